@@ -128,7 +128,7 @@ hunt: build ## Run the randomized tests on fresh seeds for HUNT_SECONDS (an hour
 	@$(PYTHON_VENV) tools/hunt.py --bin $(BIN) --seconds $(HUNT_SECONDS) $(HUNT_ARGS)
 
 wheels: ## Build what is published, into build/dist: wheels for manylinux_2_28 (x86-64), and the source distribution
-	@tools/setup.sh
+	@tools/setup.sh packages
 	@tools/wheels.sh
 
 test-wheels: ## Test the wheels of build/dist in bare trees of Debian 12 and 13 (root; debootstrap), without a compiler

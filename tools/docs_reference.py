@@ -122,7 +122,9 @@ def _command(command, ctx, level: int) -> list[str]:  # type: ignore[no-untyped-
     short = said.get(words.split()[-1]) if level == 1 else None
     if short:
         lines.append(f"*{short}*\n")
-    usage = " ".join([words, *command.collect_usage_pieces(ctx)])
+    formatter = click.HelpFormatter(width=110)
+    command.format_usage(ctx, formatter)
+    usage = "\n".join(line.removeprefix("Usage: ").strip() for line in formatter.getvalue().splitlines())
     lines.append(f"```text\n{usage}\n```\n")
     text = inspect.cleandoc(command.help or "")
     for paragraph in text.split("\n\n"):

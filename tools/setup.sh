@@ -2,6 +2,7 @@
 # Sets up what a recipe of the Makefile needs, and nothing twice:
 #
 #   tools/setup.sh              what the demo needs: packages of the system, the Python environment .venv, twinrun installed into it
+#   tools/setup.sh packages     packages of the system only: nothing is compiled or installed from PyPI
 #   tools/setup.sh tests        besides: what the tests need
 #   tools/setup.sh lint         besides: the tools of `make lint`
 #   tools/setup.sh fuzz         besides: clang with libFuzzer
@@ -315,6 +316,7 @@ if command -v flock >/dev/null; then flock 9; fi
 
 check_python
 system_packages "$@"
+if [[ $* == packages ]]; then exit 0; fi
 make_environment
 # Compilers work while packages come. What these bring (an MPI) is found below, where the build is configured again.
 core=

@@ -92,7 +92,7 @@ settings=(
     "-DCMAKE_CXX_FLAGS=-isystem $deps/include"
     # The archives are for programs, not for shared objects: that is the same where their symbols cannot be replaced.
     "-DCMAKE_MODULE_LINKER_FLAGS=-Wl,-Bsymbolic" "-DCMAKE_SHARED_LINKER_FLAGS=-Wl,-Bsymbolic"
-    -DTWINRUN_URING=ON -DTWINRUN_ZSTD=ON -DTWINRUN_CUDA=OFF
+    -DTWINRUN_URING=ON -DTWINRUN_ZSTD=ON -DTWINRUN_CUDA=OFF -DTWINRUN_UNITY=ON
 )
 
 say "compiling the core for glibc $glibc"

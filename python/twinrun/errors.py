@@ -43,16 +43,28 @@ _LONGEST = 2000  # characters of a message: names come from files, and a file ma
 # What to do is written with the options of the command line; callers of the package read the
 # parameters instead.
 _PARAMETERS = {
+    "--cast": "types='values'",
     "--common": "common=True",
+    "--nan-differs": "equal_nan=False",
     "--no-metadata": "use_metadata=False",
     "--tolerate-integers": "tolerate_integers=True",
+    "--format-option partial=true": "partial=True",
+    "--method direct": "method='direct'",
+    **{f"--format {name}": f"format='{name}'" for name in ("bytes", "raw", "table")},
     "--field": "fields",
     "--leave-out": "leave_out",
     "--ignore-attribute": "ignore_attributes",
     "--format-option": "options",
-    **{f"--{name}": name for name in "steps ranks key period align atol rtol method memory device".split()},
-    **{f"--{name}": name for name in "format dtype shape offset".split()},
+    "--keep-values": "keep_values",
+    **{
+        f"--{name}": name
+        for name in "steps ranks key period align atol rtol ulp method memory device".split()
+    },
+    **{f"--{name}": name for name in "format dtype shape offset rename threads tolerances".split()},
 }
+_COMMAND = re.compile(
+    r"\btwinrun (?:accept|aggregate|compare|ensemble|flush|golden|index|noise|pack|restore|show|verify)\b"
+)
 _options = False  # whether messages name options: in the command line
 
 
@@ -65,10 +77,10 @@ def name_options(show: bool) -> bool:
 
 def in_words_of_the_caller(text: str) -> str:
     """`text`, in which `--common` is written as `common=True` where Python calls."""
-    if _options or "--" not in text or "twinrun " in text:  # a command line is one for everybody
+    if _options or "--" not in text or _COMMAND.search(text):  # a command line is one for everybody
         return text
     return re.sub(
-        r"(?<![\w-])--[a-z][a-z-]*",
+        r"(?<![\w-])(--method direct|--format (?:bytes|raw|table)|--format-option partial=true|--[a-z][a-z-]*)(?![\w-])",
         lambda found: _PARAMETERS.get(found[0], found[0]),
         text,
     )

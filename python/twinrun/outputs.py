@@ -394,8 +394,8 @@ def check_outputs(
     too; a file of a history, a study, metadata, golden files, a measurement of noise, whoever reads
     them; a link that leads to itself. replaceable: the kind that the command itself writes. The
     same file by another name (a link, another path) is the same. None and "-" of --json are no
-    files. Pipes and
-    devices are not replaced, and so they may be named twice.
+    files; "-" of another option is an error. Pipes and devices are not replaced, and so they may be
+    named twice.
     """
 
     def refuse(option: str, why: str) -> None:
@@ -409,6 +409,12 @@ def check_outputs(
     for option, path in outputs.items():
         if path is None or (option == "--json" and os.fspath(path) == "-"):
             continue
+        if os.fspath(path) == "-":  # a file of this name would be a surprise, and hard to remove
+            raise TwinrunError(
+                "is standard output for --json only: nothing was done",
+                where=path,
+                fix=f"name a file with {option}",
+            )
         with contextlib.suppress(OSError, ValueError):
             target = os.path.realpath(path)
             if os.path.islink(target):

@@ -86,8 +86,7 @@ def accept(
     of reference runs.
 
     twinrun accept REFERENCE... --new NEW...: runs are histories, folders of files, or files.
-    Reference runs are right, and vary as new runs may: 'twinrun perturb' makes their input. Exit
-    status: 0 accepted, 1 rejected, 2 could not decide.
+    Reference runs are right, and vary as new runs may: 'twinrun perturb' makes their input.
     """
     from ..outputs import check_outputs
 

@@ -153,8 +153,7 @@ def join(path: str, output: str | None, replace: bool, remove: bool) -> int:
 
     PATH.twr-index says which bytes each of them has. The new file has the bytes that one shared file would
     have. It gets its name when it is complete and on storage. Nothing else is changed without --replace or
-    --remove. --remove is refused where a sub-file is not the one that was written. Exit status: 0 done, 2
-    not.
+    --remove. --remove is refused where a sub-file is not the one that was written.
     """
 
     from ..aggregate.sub_files import join_sub_files

@@ -314,8 +314,7 @@ def demo(
 
     Nothing random is planted. A sum of floating-point numbers depends on the order of its terms,
     and the second run adds in another order: it has another number of threads, or computes the
-    force of a pair twice (--lammps). Exit status: 0 if the demonstration ran, with any verdict; 2
-    if it failed.
+    force of a pair twice (--lammps).
     """
 
     out = console()

@@ -13,7 +13,7 @@ import click
 from ..errors import MissingFile, TwinrunError
 from .choices import IMPORTED
 from .common import Range, console
-from .help import QUICK, Group
+from .help import QUICK, Group, options_of
 from .progress import Teller, span
 from .quick import init, quick
 
@@ -62,7 +62,7 @@ class _Ensemble(Group):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The options of the first way, then the verbs."""
-        own = [record for p in quick.get_params(ctx) if (record := p.get_help_record(ctx)) is not None]
+        own = [record for _, records in options_of(quick, ctx, grouped=False) for record in records]
         with formatter.section("Options before --"):
             formatter.write_dl(own)
         self.format_commands(ctx, formatter)

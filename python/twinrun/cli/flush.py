@@ -103,7 +103,7 @@ def flush(local: str, history: str | None) -> int:
     LOCAL is a rank's folder there, or the folder of all ranks of this node. The run must have ended, however
     it ended. Every byte is checked on the way; damaged steps stay where they are. Steps of another run than
     the history's are refused. A history that is not there is made again. With a URL, LOCAL is a whole
-    history, which is brought into the bucket. Exit status: 0 all steps are there, 2 not.
+    history, which is brought into the bucket.
     """
 
     from ..arguments import checked_path, own_folder, own_source

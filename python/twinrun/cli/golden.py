@@ -200,10 +200,7 @@ def check(
     options: dict,
     reading: dict,
 ) -> int:
-    """Say whether RUN agrees with golden files; if not: which elements differ, and by how much.
-
-    Exit status: 0 the same, 1 different or undecided, 2 something could not be compared.
-    """
+    """Say whether RUN agrees with golden files; if not: which elements differ, and by how much."""
 
     from ..golden import check as check_run
     from ..outputs import check_outputs

@@ -6,6 +6,8 @@ commands and from what stands here.
 
 from __future__ import annotations
 
+import re
+
 import click
 
 __all__ = [
@@ -118,6 +120,32 @@ EXAMPLES: dict[str, list[tuple[str, str]]] = {
         ('eval "$(twinrun completion bash)"', "for this shell; in ~/.bashrc for all later ones"),
         ("twinrun completion fish > ~/.config/fish/completions/twinrun.fish", "fish"),
     ],
+    "ensemble": [
+        ("twinrun ensemble -- './code --old' --vs './code --new'", "which is faster, and how sure that is"),
+        ("twinrun ensemble -L threads 1,2,4 -- './code -t {threads}'", "the same command with other values"),
+        ("twinrun ensemble run study.toml", "a study of many conditions; init writes its file"),
+    ],
+    "ensemble init": [("twinrun ensemble init -o study.toml -- './code --old' --vs './code --new'", "")],
+    "ensemble plan": [("twinrun ensemble plan study.toml", "")],
+    "ensemble run": [
+        ("twinrun ensemble run study.toml", "into the folder study"),
+        ("twinrun ensemble report study", "what it shows"),
+    ],
+    "ensemble status": [("twinrun ensemble status study.toml", "")],
+    "ensemble report": [
+        ("twinrun ensemble report study --html study.html", "a study that ran"),
+        ("twinrun ensemble report times.csv", "measurements of another program"),
+    ],
+    "aggregate": [
+        ("twinrun aggregate plan --topology dragonfly:8x16x4 --ranks-per-node 8", "who would write for whom"),
+        ("twinrun aggregate join out/checkpoint", "one file of the sub-files out/checkpoint.00000, ..."),
+    ],
+    "aggregate plan": [
+        ("twinrun aggregate plan --topology dragonfly:8x16x4 --ranks-per-node 8", "a machine by its parameters"),
+        ("twinrun aggregate plan --topology hwloc --html plan.html", "this machine, and a page"),
+    ],
+    "aggregate join": [("twinrun aggregate join out/checkpoint -o checkpoint.bin", "")],
+    "help": [("twinrun help compare", "")],
     "manual": [("twinrun manual ~/.local/share/man/man1", "then: man twinrun-compare")],
 }  # fmt: skip
 
@@ -135,6 +163,21 @@ STATUSES: dict[str, list[tuple[str, str]]] = {
         ("2", "undecided, or an error; one line on standard error says why"),
     ],
     "verify": [("0", "all is unchanged"), ("1", "something is damaged"), ("2", "the check failed")],
+    "golden": [
+        ("0", "done; of check: the same"),
+        ("1", "of check: different, or undecided"),
+        ("2", "something could not be compared, or an error; one line on standard error says why"),
+    ],
+    "demo": [
+        ("0", "the demonstration ran, whatever the verdict"),
+        ("2", "it failed; one line on standard error says why"),
+    ],
+    "ensemble report": [
+        ("0", "done; with --exit-status: the time is reproducible"),
+        ("1", "with --exit-status: it is not"),
+        ("2", "failed, or with --exit-status: undecided"),
+    ],
+    "flush": [("0", "all steps are in the history"), ("2", "not all; one line on standard error says why")],
     "golden check": [("0", "the same"), ("1", "different, or undecided"), ("2", "something could not be compared")],
     "interpose": [("N", "that of the command; 128 + N where signal N ended it")],
 }  # fmt: skip
@@ -157,6 +200,8 @@ _SELECTION = frozenset(
 
 def _title(option: click.Parameter) -> str:
     name = option.name or ""
+    if name in ("steps", "ranks") and isinstance(option.type, click.IntRange):  # how many, not which
+        return "Options"
     for title, names in (("Reports", _REPORTS), ("What is looked at", _SELECTION), ("Raw and unusual files", _FILES), ("For experts", _EXPERTS)):  # fmt: skip
         if name in names:
             return title
@@ -166,17 +211,46 @@ def _title(option: click.Parameter) -> str:
 _ORDER = ("Options", "What is looked at", "Reports", "Raw and unusual files", "For experts")
 
 
-def options_of(command: click.Command, ctx: click.Context) -> list[tuple[str, list[tuple[str, str]]]]:
-    """The options in groups, beginners' first: titles, and of each option its forms and its help."""
+# What click says of numbers, and what stands for one in usage and limits.
+_NUMBERS = {"INTEGER RANGE": "N", "FLOAT RANGE": "X", "INTEGER": "N", "FLOAT": "X"}
+_LIMITS = re.compile(r"\[[^\[\]]*\]$")
+
+
+def _worded(forms: str, said: str) -> tuple[str, str]:
+    """An option's forms and help, with a letter for a number, and the same letter in its limits.
+
+    '--threads INTEGER RANGE', '… [default: 0; 0<=x<=4096]' is '--threads N', '… [default: 0; 0<=N<=4096]'.
+    """
+    named = next((words for words in _NUMBERS if forms.endswith(f" {words}")), None)
+    if named is not None:
+        forms = forms.removesuffix(named) + _NUMBERS[named]
+    letter = forms.split()[-1]
+    if len(letter) == 1 and (limits := _LIMITS.search(said)):
+        said = said[: limits.start()] + re.sub(r"(?<![\w.])x(?!\w)", letter, limits[0])
+    return forms, said.replace("1000000000.0", "1e9").replace('[default: ""]', "").rstrip()
+
+
+def options_of(
+    command: click.Command, ctx: click.Context, grouped: bool = True
+) -> list[tuple[str, list[tuple[str, str]]]]:
+    """The options in groups, beginners' first: titles, and of each option its forms and its help.
+
+    A group of verbs that does something without one has the options of that. grouped: False puts
+    all into one group, in the order in which they are declared.
+    """
+    if isinstance(command, click.Group) and (quick := command.get_command(ctx, QUICK)) is not None:
+        command = quick
     groups: dict[str, list[tuple[str, str]]] = {title: [] for title in _ORDER}
+    helps: list[tuple[str, str]] = []
     for option in command.get_params(ctx):
         if isinstance(option, click.Argument):  # the description says what they are
             continue
         if (record := option.get_help_record(ctx)) is not None:
-            forms, said = record
-            groups[_title(option)].append((forms, said.replace('[default: ""]', "").rstrip()))
-    if sum(map(len, groups.values())) <= 8:  # few: groups would only spread them
-        return [("Options", [record for records in groups.values() for record in records])]
+            title = _title(option) if grouped else "Options"
+            (helps if "--help" in option.opts else groups[title]).append(_worded(*record))
+    if sum(map(len, groups.values())) < 8:  # few: groups would only spread them
+        return [("Options", [record for records in groups.values() for record in records] + helps)]
+    groups["Options"] += helps
     return [(title, records) for title, records in groups.items() if records]
 
 

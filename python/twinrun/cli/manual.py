@@ -62,8 +62,13 @@ def _page(command: click.Command, ctx: click.Context, version: str) -> str:
     words = ctx.command_path
     text = inspect.cleandoc(command.help or "").replace("\b\n", "")
     lines = _heading(words, version, GROUPS_OF.get(words.split()[-1], command.get_short_help_str(1000)))
-    usage = " ".join(command.collect_usage_pieces(ctx))
-    lines += [".SH SYNOPSIS", f".B {_escaped(words)}", _escaped(usage), ".SH DESCRIPTION"]
+    formatter = click.HelpFormatter(width=1000)
+    command.format_usage(ctx, formatter)
+    lines += [".SH SYNOPSIS"]
+    for line in formatter.getvalue().splitlines():
+        usage = line.removeprefix("Usage: ").strip().removeprefix(words)
+        lines += [f".B {_escaped(words)}", _escaped(usage.strip()), ".br"]
+    lines.append(".SH DESCRIPTION")
     for paragraph in text.split("\n\n"):
         lines += [".PP", _escaped(" ".join(paragraph.split()))]
     if isinstance(command, click.Group):

@@ -20,8 +20,6 @@ MOST = 20
 def verify(paths: tuple[str, ...], threads: int, memory: int) -> int:
     """Check every checksum of histories or indexed files, and that files still have the fields that
     their metadata describes.
-
-    Exit status: 0 all is unchanged, 1 something is damaged, 2 the check failed.
     """
     from ..runs.verify import verify as verify_path
 

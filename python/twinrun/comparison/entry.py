@@ -10,7 +10,7 @@ from ..formats.element_types import scalars_of
 from ..runs.fields import FieldRef
 from ..runs.subject import Place
 from .field import FieldComparison
-from .matching import StepMatch, at_place
+from .matching import StepMatch, at_place, labels_of_both
 from .outcome import Compared
 from .ranges import compare_part, divisible, put_together
 from .request import Request
@@ -79,7 +79,6 @@ def _texts_of(x: FieldRef, y: FieldRef, found: FieldComparison) -> tuple[str, st
 def _note_of_texts(request: Request, found: FieldComparison, texts: tuple[str, str]) -> str:
     at = ", ".join(map(str, found.first_index[:-1])) if found.first_index else ""
     name = f"{found.field}[{at}]" if at else found.field
-    return (
-        f"{at_place((found.step, found.rank), request.a, request.b)}{name} is {texts[0]} in {request.a.label}, "
-        f"{texts[1]} in {request.b.label}"
-    )
+    of_a, of_b = labels_of_both(request.a, request.b)
+    at = at_place((found.step, found.rank), request.a, request.b)
+    return f"{at}{name} is {texts[0]} in {of_a}, {texts[1]} in {of_b}"

@@ -13,6 +13,7 @@ from ..runs.fields import FieldRef
 from ..runs.subject import Place
 from .merge import Found
 from .settings import Decision
+from .words import field_repr
 
 __all__ = [
     "FieldComparison",
@@ -31,7 +32,7 @@ def place_text(place: Place) -> str:
     return f"rank {rank}" if step is None else f"step {step}, rank {rank}"
 
 
-@dataclass
+@dataclass(repr=False)
 class FieldComparison:
     """What is known of one field at one step and rank.
 
@@ -213,6 +214,9 @@ class FieldComparison:
 
     def __bool__(self) -> bool:
         return self.same
+
+    def __repr__(self) -> str:
+        return field_repr(self)
 
     def _repr_html_(self) -> str:
         from .notebook import field_html

@@ -9,7 +9,7 @@ from ..runs.fields import FieldRef, check_alike
 from ..runs.order import in_one_order
 from ..runs.parts import give_places, parts_of_both
 from ..runs.subject import Place
-from ..runs.values import are_comparable, by_values, in_common_type
+from ..runs.values import are_comparable, by_values, castable, in_common_type
 from .entry import compare_entry, pieces_of_share
 from .facts import compare_facts
 from .matching import StepMatch, at_place, lost, missing_ranks
@@ -126,7 +126,8 @@ def _global_pair(
         sides = [*in_common_type(sides)]
     parts = parts_of_both(name, sides, labels, request.settings.cache)
     x, y = (of_run.field() for of_run in parts)
-    check_alike(x, y, f"{at}field {name!r}", *labels)
+    may_cast = not request.settings.by_values and castable(x.dtype, y.dtype)
+    check_alike(x, y, f"{at}field {name!r}", *labels, castable=may_cast)
     return in_one_order(x, y)
 
 
@@ -140,7 +141,8 @@ def _pair_at(
         if values:
             x, y = by_values(x, y)
         mixed = values and are_comparable(x.dtype, y.dtype)
-        check_alike(x, y, f"{at}field {x.name!r}", request.a.label, request.b.label, mixed)
+        may_cast = not values and castable(x.dtype, y.dtype)
+        check_alike(x, y, f"{at}field {x.name!r}", request.a.label, request.b.label, mixed, may_cast)
     except TwinrunError as error:
         return error
     return in_one_order(x, y)

@@ -14,7 +14,7 @@ from ..formats.texts import MASK
 from ..runs.fields import FieldRef, check_alike
 from ..runs.order import in_one_order, in_one_type
 from ..runs.subject import Opened, Place, Subject
-from ..runs.values import are_comparable, by_values
+from ..runs.values import are_comparable, by_values, castable
 from .choices import ALIGNMENTS
 from .field import place_text
 from .tolerances import missing_steps
@@ -30,6 +30,11 @@ def names(values: Iterable[object], most: int = 5) -> str:
     """The first few names, and how many more."""
     listed = [str(v) for v in values]
     return ", ".join(listed[:most]) + (f" and {len(listed) - most} more" if len(listed) > most else "")
+
+
+def labels_of_both(a: Subject, b: Subject) -> tuple[str, str]:
+    """What messages call the runs: their paths; arrays have none, and are the first and the second run."""
+    return ("the first run", "the second run") if a.label == b.label else (a.label, b.label)
 
 
 def at_place(place: Place, a: Subject, b: Subject) -> str:
@@ -99,8 +104,11 @@ def match_steps(
     in_a = _by_step(p for p in places_a if steps is None or steps(p[0]))
     in_b = _by_step(p for p in places_b if steps is None or steps(p[0]))
     if not in_a and not in_b:
-        what = "no steps were committed" if steps is None else "no step matches --steps"
-        raise Incomparable(what, where=f"{a.label}, {b.label}", fix="nothing was compared")
+        what = "no steps were committed" if steps is None else "no step is among those asked for"
+        there = sorted({step for step, _ in (*places_a, *places_b) if step is not None})
+        said = f"--steps takes from these: {names(there, 12)}" if there else "the files have no steps"
+        fix = "nothing was compared" if steps is None else said
+        raise Incomparable(what, where=f"{a.label}, {b.label}", fix=fix)
     result = Steps()
     if align == "time":
         pairs = _by_time(a, b, in_a, in_b)
@@ -126,8 +134,11 @@ def match_steps(
         if match.ranks_a or match.ranks_b:
             result.matches.append(match)
     if pairs and not result.matches:
+        there = sorted({rank for x, y in pairs for rank in (*in_a[x], *in_b[y])})
         raise Incomparable(
-            "no rank matches --ranks", where=f"{a.label}, {b.label}", fix="nothing was compared"
+            "no rank is among those asked for",
+            where=f"{a.label}, {b.label}",
+            fix=f"--ranks takes from these: {names(there, 12)}",
         )
     return result
 
@@ -247,7 +258,8 @@ def match_fields(
     chosen_a = {n: f for n, f in in_a.items() if chosen(n)}
     chosen_b = {n: f for n, f in in_b.items() if chosen(n)}
     elsewhere: list[str] = []  # parts of global arrays, which other ranks of the other run may hold
-    for here, there, mine, theirs in ((a, b, chosen_a, chosen_b), (b, a, chosen_b, chosen_a)):
+    of_a, of_b = labels_of_both(a, b)
+    for here, there, mine, theirs in ((of_a, of_b, chosen_a, chosen_b), (of_b, of_a, chosen_b, chosen_a)):
         missing = [n for n in mine if n not in theirs]
         elsewhere += [n for n in missing if mine[n].place is not None]
         missing = [n for n in missing if mine[n].place is None]
@@ -257,8 +269,8 @@ def match_fields(
         if some:
             problems.append(
                 Incomparable(
-                    f"{at}field {names(map(repr, some))}: only {here.label} has a mask, of elements without a value",
-                    where=there.label,
+                    f"{at}field {names(map(repr, some))}: only {here} has a mask, of elements without a value",
+                    where=there,
                     fix="leave the field out",
                 )
             )
@@ -266,8 +278,8 @@ def match_fields(
         if missing:
             problems.append(
                 Unmatched(
-                    f"{at}field {names(map(repr, missing))} of {here.label}: not there",
-                    where=there.label,
+                    f"{at}field {names(map(repr, missing))} of {here}: not there",
+                    where=there,
                     fix="compare the common ones with --common, or choose with --field",
                 )
             )
@@ -304,7 +316,8 @@ def _checked(
                 result.recut.append(x.name)
                 continue
             mixed = values and are_comparable(x.dtype, y.dtype)
-            check_alike(x, y, f"{at}field {x.name!r}", a.label, b.label, mixed)
+            may_cast = not values and castable(x.dtype, y.dtype)
+            check_alike(x, y, f"{at}field {x.name!r}", a.label, b.label, mixed, may_cast)
         except Incomparable as error:
             result.problems.append(error)
             continue

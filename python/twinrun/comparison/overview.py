@@ -34,6 +34,8 @@ __all__ = [
 ]
 
 _WITHIN = "▁▂▃▄"
+_DECADE = 10.0  # the four signs of a kind span at least this factor: what is nearly equal looks equal
+_SMALLEST = 5e-324
 _ABOVE = "▅▆▇█"
 _NOTHING = "·"
 _NAMES = 3  # fields that a line names
@@ -62,8 +64,8 @@ def size_of(f: FieldComparison) -> float:
 class Overview:
     """A field over all steps and ranks.
 
-    parts: where it first differs at all, as far as is known; None: nowhere. surely: no earlier step
-    may differ.
+    parts: where it first differs at all, as far as is known; None: nowhere. open: the first place
+    before that of which metadata leaves it open; None: there is none.
     above: where it first differs by more than the tolerance. largest: where |a - b| is largest.
     steps_above: steps where it is above the tolerance. growth: for each step the largest |a - b|
     that is known, and whether it is above the tolerance.
@@ -71,7 +73,7 @@ class Overview:
 
     name: str
     parts: FieldComparison | None = None
-    surely: bool = True
+    open: FieldComparison | None = None
     above: FieldComparison | None = None
     largest: FieldComparison | None = None
     elements: int = 0
@@ -94,13 +96,18 @@ class Overview:
         if self.parts is None:
             if differs(f):
                 self.parts = f
-            elif _may_differ(f):
-                self.surely = False
+            elif self.open is None and _may_differ(f):
+                self.open = f
         if self.largest is None or size_of(f) > size_of(self.largest):
             self.largest = f
         known, above = self.growth.get(f.step, (0.0, False))
         reached = f.max_abs_diff_at_least if f.max_abs_diff_is_bound else size_of(f)
         self.growth[f.step] = (max(known, reached), above or bool(f.different))
+
+    @property
+    def surely(self) -> bool:
+        """Whether no earlier step than `parts` may differ."""
+        return self.open is None
 
     @property
     def same(self) -> bool:
@@ -148,7 +155,7 @@ def of_fields(c: Comparison) -> list[Overview]:
 
 def scale_of(overviews: Iterable[Overview]) -> tuple[float, float, float, float]:
     """The ends of the scale of all sparklines: the smallest and largest difference within the
-    tolerance, and above it.
+    tolerance, and above it; a decade apart, at least.
     """
     ends = [math.inf, 0.0, math.inf, 0.0]
     for one in overviews:
@@ -156,6 +163,10 @@ def scale_of(overviews: Iterable[Overview]) -> tuple[float, float, float, float]
             if value > 0 and math.isfinite(value):
                 ends[2 * above] = min(ends[2 * above], value)
                 ends[2 * above + 1] = max(ends[2 * above + 1], value)
+    if ends[0] < math.inf:
+        ends[1] = max(ends[1], ends[0] * _DECADE)
+    if ends[3] > 0:
+        ends[2] = min(ends[2], max(ends[3] / _DECADE, _SMALLEST))
     return ends[0], ends[1], ends[2], ends[3]
 
 
@@ -206,7 +217,7 @@ def _passing(c: Comparison) -> str:
     if any(f.kind is not None or f.particles is not None or never_tolerated(f.field) for f in floats):
         return ""
     if any(f.infinite for f in floats):
-        return "; none would pass: NaN or an infinity stands against a number"
+        return "; none would pass: a NaN or an infinity is at no finite distance"
     sizes = [f.max_abs_diff for f in floats]
     largest = max((s for s in sizes if s is not None), default=0)
     if None in sizes or not 0 < largest < 1e300:
@@ -247,8 +258,10 @@ def where_they_part(c: Comparison, overviews: Sequence[Overview]) -> str:
         place.append(f"rank {f.rank}")
     where = ", ".join([*place, first.name + _index(f)])
     earlier = ""
-    if not all(o.surely for o in overviews):
-        earlier = f"; metadata leaves open whether earlier ({in_words_of_the_caller('--method direct')})"
+    order = {step: at for at, step in enumerate(dict.fromkeys(g.step for g in c.fields))}
+    if any(o.open is not None and order[o.open.step] < order[f.step] for o in overviews):
+        tells = in_words_of_the_caller("--method direct")
+        earlier = f"; metadata leaves open whether they part before: {tells} tells"
     return f"the runs first part at {where}: {size}, within the tolerance {tolerance_text(f)}{also}{earlier}"
 
 

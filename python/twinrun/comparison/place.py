@@ -14,7 +14,7 @@ from .entry import pieces_of_share
 from .facts import compare_facts
 from .field import FieldComparison
 from .lists import Kept, ListedFields, compare_lists
-from .matching import StepMatch, at_place, match_fields
+from .matching import StepMatch, at_place, match_fields, names
 from .outcome import Outcome
 from .pairs import compare_pieces
 from .request import Request, Selection
@@ -128,8 +128,9 @@ def _compare_opened(
         and not found.remarks.attributes_compared  # a file may hold nothing else
         and not _all_skipped(in_a, wanted)
     ):
+        asked = f" that matches {names(map(repr, request.globs))}" if request.globs else " to compare"
         nothing = Incomparable(
-            f"{at_place(place, request.a, request.b)}no field to compare",
+            f"{at_place(place, request.a, request.b)}no field{asked}",
             where=request.a.label,
             fix=_fields_there(request.globs, [*in_a, *in_b]),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -74,7 +75,7 @@ class Summary:
         results = [f for _, f in found.results]
         problems = [p for _, p in found.problems]
         of_runs = [*a.notes, *said.notes_a, *b.notes, *said.notes_b]
-        notes = [*of_runs, *said.notes, *settings.tolerances.notes(said.met)]
+        notes = [*_twice(a, b), *of_runs, *said.notes, *settings.tolerances.notes(said.met)]
         if request.common:  # what only one run has is no problem; what cannot be read is one
             if problems and not results and all(isinstance(p, Unmatched) for p in problems):
                 raise Incomparable(
@@ -129,12 +130,25 @@ class Summary:
         """The note about fields on circles. Raises Incomparable where there is none."""
         periodic = self._found.remarks.periodic
         if not periodic:
+            named = [glob for glob, _ in self._request.settings.periods.named]
+            why = f"no name matches {names(map(repr, named))}" if named else "no name is that of positions"
             raise Incomparable(
-                "there is no field for the period: no name is that of positions", where=self._request.a.label,
+                f"there is no field for the period: {why}", where=self._request.a.label,
                 fix="say which: --period field=10x10x20",
             )  # fmt: skip
         said = ", ".join(f"{n} ({'x'.join(f'{p:g}' for p in v)})" for n, v in list(periodic.items())[:8])
         return f"compared on the circle: {said}"
+
+
+def _twice(a: Subject, b: Subject) -> list[str]:
+    """A note where one run was named twice, by whatever name: agreement then says nothing."""
+    if "arrays" in (a.kind, b.kind):
+        return []
+    try:
+        same = os.path.samefile(a.label, b.label)
+    except (OSError, ValueError):  # objects of stores
+        same = a.label == b.label
+    return [f"both runs are the same: {a.label}"] if same else []
 
 
 def _of_two_types(results: Iterable[tuple[int, FieldComparison]]) -> list[str]:

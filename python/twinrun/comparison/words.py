@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .field import FieldComparison
     from .result import Comparison
 
-__all__ = ["INTERRUPTED", "ranked", "tolerance_text", "values_text", "verdict_line"]
+__all__ = ["INTERRUPTED", "field_repr", "ranked", "tolerance_text", "values_text", "verdict_line"]
 
 INTERRUPTED = "interrupted: "  # how the problem of a comparison begins that Ctrl-C ended
 
@@ -73,6 +73,21 @@ def _attributes(c: Comparison) -> str:
     where = f"{first.place()}: " if first.step is not None else ""
     more = f" (and {len(c.attributes) - 1} more)" if len(c.attributes) > 1 else ""
     return f"{where}{first.text()}{more}"
+
+
+def field_repr(f: FieldComparison) -> str:
+    """Three lines: which field it is, how much of it differs, and where that begins."""
+    place = [] if f.step is None else [f"step {f.step}"]
+    place += [f"rank {f.rank}"] if f.rank else []
+    at = f" at {', '.join(place)}" if place else ""
+    size = f"max |a-b| {'≤' if f.max_abs_diff_is_bound else '='} {number(f.max_abs_diff)}"
+    much = f"{f.different} of {counted(f.elements, 'element')} differ{'s' if f.different == 1 else ''}"
+    lines = (
+        f"<FieldComparison of {f.field}{at}",
+        f"  {f.kind or f.dtype}, {much}" + ("" if f.kind is not None else f", {size}"),
+        f"  different: first at {_difference(f, bool(f.rank))}>" if f.different else "  same>",
+    )
+    return "\n".join(one_line(line, 400) for line in lines)
 
 
 def verdict_line(c: Comparison) -> str:

@@ -221,7 +221,7 @@ def open_file(path: str | os.PathLike[str], format: str | None = None, **options
         if wrong:
             known = f"it takes {' '.join(sorted(chosen.options))}" if chosen.options else "it takes none"
             as_raw = format is None and chosen.name != "table"
-            hint = "; to read it as raw all the same, add format=raw" if as_raw else ""
+            hint = "; to read it as raw all the same, add --format raw" if as_raw else ""
             raise FormatError(
                 f"format {chosen.name} has no option {wrong[0]!r}", where=path, fix=known + hint
             )
@@ -357,7 +357,7 @@ def _choose(path: str, format: str | None, options: dict[str, object]) -> Format
                 raise FormatError(
                     "its format is not recognised: text, and no table",
                     where=path,
-                    fix="rows of one length are: format=table",
+                    fix="rows of one length are: --format table",
                 )
         raise FormatError("its format is not recognised", where=path, fix=fix)
     return found

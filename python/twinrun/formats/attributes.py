@@ -89,6 +89,9 @@ def constant(name: str, value: np.generic, shape: tuple[int, ...], where: str) -
     return Field(name, known[0], "little", shape, read=decoded(name, known[0], size, where, read))
 
 
+_PLAIN = frozenset({"_FillValue nan", "missing_value nan"})
+
+
 def note_meaning(content: FileContent, entries: Iterable[tuple[str, Mapping[str, object]]]) -> None:
     """Adds one note that lists the arrays with attributes such as scale_factor, and says that values are
     compared as stored.
@@ -97,7 +100,9 @@ def note_meaning(content: FileContent, entries: Iterable[tuple[str, Mapping[str,
     """
     said = []
     for name, attributes in entries:
-        words = [f"{w} {attributes[w]}" for w in MEANING if attributes.get(w) is not None]
+        # That NaN stands for what is missing, as in each file of xarray, makes no number mean another.
+        told = (f"{w} {attributes[w]}" for w in MEANING if attributes.get(w) is not None)
+        words = [said_of for said_of in told if said_of not in _PLAIN]
         if words:
             said.append(f"{name} ({', '.join(words)})")
     if said:

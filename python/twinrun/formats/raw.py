@@ -146,7 +146,7 @@ def open_raw(path: str, **options: object) -> FileContent:
         content.one_array = not given.get("name")
     if end < size and not partial:
         message = f"{size - end} bytes after the {end} described bytes are not described"
-        raise DamagedFile(message, where=path, fix="correct the shape, or say partial=true")
+        raise DamagedFile(message, where=path, fix="correct the shape, or say --format-option partial=true")
     described = [(offset, end)]
     if "arrays" in given:
         described = [
@@ -201,7 +201,7 @@ def _refuse_text(path: str, offset: int, size: int) -> None:
             return
         sample = few + read_exact(file, offset + len(few), count - len(few), path, "first bytes")
     if printable(sample) and (count >= _SHORT or b"\n" in sample):
-        fix = "read it as a table: format=table" if offset == 0 else "is the offset right?"
+        fix = "read it as a table: --format table" if offset == 0 else "is the offset right?"
         raise FormatError("holds text, not binary numbers", where=path, fix=fix)
 
 

@@ -15,6 +15,7 @@ from ..arithmetic import any_values
 from ..comparison.attributes import AttributeDifference, renamed_array
 from ..comparison.field import place_text
 from ..comparison.ids import match_ids
+from ..comparison.matching import names
 from ..comparison.settings import Decision, Settings
 from ..comparison.tolerances import Periods, missing_steps, periods_of
 from ..comparison.work import parse_steps
@@ -483,6 +484,12 @@ def _check_step_by_values(
     return found
 
 
+def _fields_kept(manifest: Manifest) -> str:
+    """Which fields the golden files have, for who asked for another."""
+    kept = dict.fromkeys(repr(f.name) for place in manifest.places for f in place.fields)
+    return f"the golden files have {names(kept, 8)}"
+
+
 def _chosen(
     request: _Request, steps: str | None
 ) -> tuple[list[GoldenPlace], list[Place], list[GoldenProblem]]:
@@ -491,7 +498,9 @@ def _chosen(
     chosen = None if steps is None else parse_steps(steps)
     wanted = [p for p in manifest.places if chosen is None or chosen(p.step)]
     if not wanted:
-        raise Incomparable("no step to check", where=folder, fix="check --steps")
+        kept = sorted({p.step for p in manifest.places if p.step is not None})
+        said = f"--steps takes from these: {names(kept, 12)}" if kept else "they have no steps"
+        raise Incomparable("no step is among those asked for", where=folder, fix=said)
     saved = chosen_places(request.subject, manifest.chosen_steps, "compare")
     at_hand = [p for p in saved if chosen is None or chosen(p[0])]
     problems = [
@@ -694,7 +703,8 @@ def check(
         if request.compares(name):
             found.problems.append(GoldenProblem(None, None, name, f"{where}: cannot be compared: {why}"))
     if not found.fields and not found.problems:
-        found.problems.append(GoldenProblem(None, None, None, "no field to check: check --field"))
+        asked = f" that matches {', '.join(map(repr, request.fields))}" if request.fields else " to check"
+        found.problems.append(GoldenProblem(None, None, None, f"no field{asked}; {_fields_kept(manifest)}"))
     return GoldenCheck(
         label,
         subject.label,

@@ -85,7 +85,7 @@ class _Request:
             raise Incomparable(
                 f"{place_text((step, 0)) if step is not None else 'field'} {ref.name!r}: {needs_values(found)} needs "
                 f"values, and of {size} bytes only digests are kept (--keep-values {self.keep_values})",
-                fix=f"give --keep-values {size} (keep_values={size}), or an atol in a rule for this field",
+                fix=f"give --keep-values {size}, or an atol in a rule for this field",
             )
         return found
 

@@ -213,13 +213,15 @@ def line_chart(
     picture = Picture(width, scales.height, title)
     out = picture.shapes
     out += _axes(scales, steps)
+    labels: list[Text] = []
     for y, label, colour in rules:
         stroke = "var(--text)" if colour is None else f"var(--line{colour})"
         at = scales.y(y)
-        out += [
-            scales.across(at, f"stroke:{stroke};stroke-width:1.3;stroke-dasharray:7 4"),
-            Text(width - scales.right - 3, at - 4, label, "end", f"fill:{stroke}"),
-        ]
+        out.append(scales.across(at, f"stroke:{stroke};stroke-width:1.3;stroke-dasharray:7 4"))
+        # Lines end at the right, and begin low: there is room at the left. A halo hides what still
+        # runs behind.
+        halo = "paint-order:stroke;stroke:var(--page);stroke-width:4;stroke-linejoin:round"
+        labels.append(Text(scales.left + 4, at - 5, label, "start", f"fill:{stroke};{halo}"))
     for line in lines:
         points = _thinned(line.points)
         stroke = f"stroke:var(--line{line.colour})"
@@ -231,6 +233,7 @@ def line_chart(
             inside = "var(--page)" if bound else f"var(--line{line.colour})"
             style = f"fill:{inside};{stroke};stroke-width:1.4"
             out.append(Mark(scales.x(x), scales.y(y), bound, style, said))
+    out += labels
     return picture
 
 
@@ -273,18 +276,19 @@ def heat_map(
     cells: dict[tuple[int, int], tuple[float | None, str]],
     title: str,
     x_label: str = "step",
+    whole: float = _WIDTH,
 ) -> Picture:
     """A map with a cell for each row and column.
 
-    cells: (strength from 0 to 1, or None where nothing differs; tooltip).
+    cells: (strength from 0 to 1, or None where nothing differs; tooltip). whole: width of the picture.
     """
     left = min(190, 20 + 7 * max((len(r[:24]) for r in rows), default=0))
     top, bottom, right = 4, 36, 8
-    width = (_WIDTH - left - right) / max(len(columns), 1)
+    width = (whole - left - right) / max(len(columns), 1)
     width = min(width, 90)
     high = max(9.0, min(24.0, 420 / max(len(rows), 1)))
     height = top + bottom + high * len(rows)
-    picture = Picture(_WIDTH, height, title)
+    picture = Picture(whole, height, title)
     out = picture.shapes
     gap = 1 if width > 5 and high > 5 else 0.2
     for (r, c), (strength, said) in sorted(cells.items()):

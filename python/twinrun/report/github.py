@@ -10,7 +10,7 @@ from typing import TextIO
 
 from ..errors import TwinrunError, one_line
 from ..golden import GoldenCheck, GoldenField
-from .golden import field_text, golden_line
+from .golden import field_text, golden_line, without_rank
 
 __all__ = ["annotation_lines", "error_annotation", "summary", "write_summary"]
 
@@ -52,14 +52,14 @@ def error_annotation(title: str, message: str) -> str:
 def _said(c: GoldenCheck) -> Iterator[tuple[str, str, str]]:
     """(kind, title, message) of everything that does not agree, the most important first."""
     for f in (f for f in c.fields if f.verdict == "different"):
-        yield "error", f"different: {f.place()}", field_text(f)
+        yield "error", f"different: {without_rank(c, f.place())}", field_text(f)
     for d in c.attributes:
-        yield "error", f"different: {d.place()}", d.text()
+        yield "error", f"different: {without_rank(c, d.place()) or 'attributes'}", d.text()
     for p in c.problems:
-        yield "error", f"not compared: {p.place() or c.run}", p.text
+        yield "error", f"not compared: {without_rank(c, p.place()) or c.run}", p.text
     for f in (f for f in c.fields if f.verdict == "undecided"):
         kind = "warning" if c.undecided_passes else "error"
-        yield kind, f"undecided: {f.place()}", field_text(f)
+        yield kind, f"undecided: {without_rank(c, f.place())}", field_text(f)
 
 
 def annotation_lines(c: GoldenCheck) -> list[str]:

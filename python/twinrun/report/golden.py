@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 
 from rich.console import Console
 from rich.table import Table
@@ -11,12 +12,12 @@ from rich.text import Text
 
 from .._core import __version__
 from ..errors import one_line
-from ..golden import GoldenCheck, GoldenField
+from ..golden import GoldenCheck, GoldenField, GoldenProblem
 from ..golden.words import element_text, span_text, tolerance_text
 from ..words import byte_size, number
 from .document import _plain, attribute_document
 
-__all__ = ["field_text", "golden_document", "golden_line", "print_golden"]
+__all__ = ["field_text", "golden_document", "golden_line", "print_golden", "without_rank"]
 
 MOST_ROWS = 40
 MOST_ELEMENTS = 5  # a field
@@ -35,14 +36,33 @@ def field_text(f: GoldenField) -> str:
     return span_text(f.spans[0], f) if f.spans else "agrees"
 
 
-def _prefix(f: GoldenField) -> str:
-    return ("" if f.step is None else f"step {f.step}, ") + f"rank {f.rank}, "
+def _ranked(c: GoldenCheck) -> bool:
+    """Whether ranks are worth a word: a run without them is rank 0 alone."""
+    return any(one.rank for one in (*c.fields, *c.problems, *c.attributes))
+
+
+def _prefix(c: GoldenCheck, f: GoldenField) -> str:
+    return ("" if f.step is None else f"step {f.step}, ") + (f"rank {f.rank}, " if _ranked(c) else "")
+
+
+_AT_RANK_0 = re.compile(r"(?:(step -?\d+), )?rank 0(?:, (.*))?", re.DOTALL)
+
+
+def without_rank(c: GoldenCheck, place: str) -> str:
+    """'step 3, rank 0, x' as 'step 3, x', where there are no ranks."""
+    found = None if _ranked(c) else _AT_RANK_0.fullmatch(place)
+    return place if found is None else ", ".join(part for part in found.groups() if part)
+
+
+def _said(c: GoldenCheck, p: GoldenProblem) -> str:
+    return ": ".join(t for t in (without_rank(c, p.place()), p.text) if t)
 
 
 def _attributes(c: GoldenCheck) -> str:
     first = c.attributes[0]
     more = f" (and {len(c.attributes) - 1} more)" if len(c.attributes) > 1 else ""
-    return f"attributes are not what they were: {first.place()}: {first.text()}{more}"
+    place = without_rank(c, first.place())
+    return f"attributes are not what they were: {f'{place}: ' if place else ''}{first.text()}{more}"
 
 
 def golden_line(c: GoldenCheck) -> str:
@@ -50,31 +70,30 @@ def golden_line(c: GoldenCheck) -> str:
     if c.verdict == "incomparable":
         n = len(c.problems)
         first = c.problems[0] if c.problems else None
-        said = (
-            "nothing was compared"
-            if first is None
-            else ": ".join(t for t in (first.place(), first.text) if t)
-        )
+        said = "nothing was compared" if first is None else _said(c, first)
         more = f" (and {n - 1} more)" if n > 1 else ""
         apart = c.first
         also = (
             (f"; {_attributes(c)}" if c.attributes else "")
             if apart is None or apart.verdict != "different"
-            else f"; different: {_prefix(apart)}{field_text(apart)}"
+            else f"; different: {_prefix(c, apart)}{field_text(apart)}"
         )
         return one_line(f"could not compare: {said}{more}{also}")
     field = c.first
     if c.attributes and (field is None or field.verdict != "different"):
         return one_line(f"different: {_attributes(c)}")
     if field is not None and field.verdict == "different":
-        return one_line(f"different: first at {_prefix(field)}{field_text(field)}")
+        place, text = _prefix(c, field), field_text(field)
+        if field.first is not None and field.first.verdict == "different":
+            return one_line(f"different: first at {place}{text}")
+        return one_line(f"different: {f'at {place}' if place else ''}{text}")  # of a stretch, not an element
     if field is not None:
         counts = (
             "passes, as requested"
             if c.undecided_passes
             else "counts as different (--undecided pass lets it pass)"
         )
-        return one_line(f"undecided within one cell: {_prefix(field)}{field_text(field)}; {counts}")
+        return one_line(f"undecided within one cell: {_prefix(c, field)}{field_text(field)}; {counts}")
     elements = sum(f.elements for f in c.fields)
     data = sum(f.bytes for f in c.fields)
     tolerances = {tolerance_text(f) for f in c.fields if f.atol or f.rtol}
@@ -102,8 +121,7 @@ def print_golden(console: Console, c: GoldenCheck) -> None:
     for note in c.notes[:10]:
         console.print(Text(one_line(f"note: {note}")), soft_wrap=True, style="dim")
     for p in c.problems[:10]:
-        said = ": ".join(t for t in (p.place(), p.text) if t)
-        console.print(Text(one_line(f"not compared: {said}")), soft_wrap=True, style="yellow")
+        console.print(Text(one_line(f"not compared: {_said(c, p)}")), soft_wrap=True, style="yellow")
     if len(c.problems) > 10:
         console.print(
             f"… and {len(c.problems) - 10} more that were not compared: --json has all", style="yellow"
@@ -122,9 +140,10 @@ def print_golden(console: Console, c: GoldenCheck) -> None:
         if not f.different_is_exact or not lines:
             lines = [span_text(s, f) for s in f.spans if not s.exact][:MOST_ELEMENTS] + lines[:1]
         for line in lines:
-            console.print(Text(one_line(f"  {_prefix(f)}{line}")), soft_wrap=True)
+            console.print(Text(one_line(f"  {_prefix(c, f)}{line}")), soft_wrap=True)
     for d in c.attributes[:MOST_ELEMENTS]:
-        console.print(Text(one_line(f"  {d.place()}: {d.text()}")), soft_wrap=True)
+        place = without_rank(c, d.place())
+        console.print(Text(one_line(f"  {f'{place}: ' if place else ''}{d.text()}")), soft_wrap=True)
     if len(c.attributes) > MOST_ELEMENTS:
         more = len(c.attributes) - MOST_ELEMENTS
         console.print(f"  … and {more} more attributes: --json has all", style="dim")

@@ -19,11 +19,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..arithmetic import any_values
-from ..comparison.words import tolerance_text, verdict_line
+from ..comparison.overview import of_fields, where_they_part
+from ..comparison.words import ranked, tolerance_text, verdict_line
 from ..comparison.work import Comparison, FieldComparison, histogram_edges
 from ..errors import TwinrunError
 from ..markup import render
-from ..words import byte_size, exact, number
+from ..words import byte_size, exact, number, percent
 from .charts import COLOURS, NARROW, Line, Picture, bars, density, heat_map, line_chart
 from .document import write_whole
 from .parts import BAD, GOOD, OPEN, Table
@@ -43,6 +44,7 @@ _LINES = 12  # notes, problems, conditions that are visible without unfolding
 _MOST_LINES = 200
 _SAVED_ROWS = 10_000  # in the file that the page holds
 _MAP_COLUMNS, _MAP_ROWS = 72, 30
+_NARROW_COLUMNS, _NARROW_NAME = 24, 18  # of a map that fits a telephone: steps, characters of a name
 _FACTS = ("step", "rank", "field", "dtype", "shape", "elements", "different", "first_index", "first_id", "first_a",
           "first_b", "max_abs_diff", "max_abs_diff_is_bound", "max_rel_diff", "rms_diff", "atol", "rtol", "ulps")  # fmt: skip
 
@@ -57,6 +59,7 @@ class _Group:
     largest: float | None = 0.0
     bound: bool = False
     squares: float | None = 0.0
+    squares_are_bounds: bool = False
     first: FieldComparison | None = None
 
     def add(self, f: FieldComparison) -> None:
@@ -72,6 +75,7 @@ class _Group:
             self.largest = f.max_abs_diff
         finite = f.elements - f.infinite
         rms = f.rms_diff_all
+        self.squares_are_bounds = self.squares_are_bounds or f.rms_diff_all_is_bound
         if self.squares is not None:
             self.squares = (
                 self.squares + rms * rms * finite if rms is not None and math.isfinite(rms) else None
@@ -82,6 +86,9 @@ class _Group:
     @property
     def rms(self) -> float | None:
         return None if self.squares is None or not self.elements else math.sqrt(self.squares / self.elements)
+
+    def rms_text(self) -> str:
+        return ("≤ " if self.squares_are_bounds and self.rms else "") + number(self.rms)
 
     def largest_text(self) -> str:
         return ("≤ " if self.bound else "") + number(self.largest)
@@ -141,6 +148,7 @@ class _Growth:
 class _Map:
     title: str
     picture: Picture
+    narrow: Picture | None  # for a telephone; None where its cells or names would not fit
     numbers: Table
 
 
@@ -186,8 +194,7 @@ class _Saved:
 
 @dataclass
 class _Read:
-    bytes_read: str
-    bytes_compared: str
+    said: str
     stages: Table
     notes: list[str]
 
@@ -206,13 +213,15 @@ def html(comparison: Comparison) -> str:
         kind=_CLASSES[c.verdict],
         said=verdict_line(c).removeprefix(c.verdict),
         first=_first(c),
+        part=where_they_part(c, of_fields(c)),
+        with_rank=ranked(c),
         overview=_overview(c, facts),
         conditions=_conditions(c),
         growth=_growth(facts),
         maps=_maps(facts),
         where=_where(c),
         histogram=_histogram(facts),
-        fields=_fields_table(facts),
+        fields=_fields_table(facts, ranked(c)),
         particles=_particles(c),
         attributes=_attributes(c),
         rows=_rows_table(c),
@@ -259,9 +268,9 @@ def _title(a: str, b: str) -> str:
     return " against ".join(_names(a, b))
 
 
-def _place(f: FieldComparison) -> list[tuple[str, object]]:
+def _place(f: FieldComparison, with_rank: bool) -> list[tuple[str, object]]:
     pairs: list[tuple[str, object]] = [] if f.step is None else [("step", f.step)]
-    if f.key is None and f.ranks is None:
+    if with_rank and f.key is None and f.ranks is None:
         pairs.append(("rank", f.rank))
     pairs.append(("field", f.field))
     if f.first_id is not None:
@@ -285,12 +294,13 @@ def _first(c: Comparison) -> list[tuple[str, object]]:
             (name, "has it" if v is not None else "lacks it")
             for name, v in (("first run", f.first_a), ("second run", f.first_b))
         ]
-    return [*_place(f), *values]
+    return [*_place(f, ranked(c)), *values]
 
 
 def _overview(c: Comparison, facts: _Facts) -> list[tuple[str, object]]:
     elements = sum(f.elements for f in c.fields)
-    share = 50 * c.bytes_read / c.bytes_compared if c.bytes_compared else 0.0
+    read = _bytes_of_elements_read(c)
+    share = read / c.bytes_compared if c.bytes_compared else 0.0
     return [
         ("elements that differ", f"{c.different:,} of {elements:,}"),
         (
@@ -298,12 +308,17 @@ def _overview(c: Comparison, facts: _Facts) -> list[tuple[str, object]]:
             f"{sum(g.different > 0 for g in facts.fields.values())} of {len(facts.fields)}",
         ),
         ("steps that differ", f"{sum(g.different > 0 for g in facts.steps.values())} of {len(facts.steps)}"),
-        ("ranks", f"{len(facts.ranks):,}"),
+        *([("ranks", f"{len(facts.ranks):,}")] if ranked(c) else []),
         ("data of a run", byte_size(c.bytes_compared)),
-        ("of it read", f"{share:.3g}%"),
+        ("of it read", percent(share)),
         ("time", f"{c.seconds:.3g} s"),
-        ("compared on", c.device or "cpu"),
+        *([("compared on", c.device)] if c.device not in ("", "cpu") else []),
     ]
+
+
+def _bytes_of_elements_read(c: Comparison) -> float:
+    """Of one run: bytes of the elements that were compared one by one, decoded or not."""
+    return sum(f.bytes * min(f.elements_read, f.elements) / f.elements for f in c.fields if f.elements)
 
 
 def _conditions(c: Comparison) -> Table | None:
@@ -342,9 +357,9 @@ def _growth(facts: _Facts) -> _Growth | None:
                 continue
             bounds = bounds or g.bound
             if g.largest is not None:
-                said = f"step {step}, {name}: max |a − b| {g.largest_text()}, RMS {number(g.rms)}"
+                said = f"step {step}, {name}: max |a − b| {g.largest_text()}, RMS {g.rms_text()}"
                 of_max.append((step, g.largest, g.bound, said))
-            if g.rms is not None:
+            if g.rms is not None and not g.squares_are_bounds:
                 of_rms.append((step, g.rms, False, ""))
         if of_rms:
             lines.append(Line(name, colour, of_rms, dashed=True))
@@ -373,7 +388,7 @@ def _growth(facts: _Facts) -> _Growth | None:
     if len(facts.fields) > len(names):
         notes.append(f"Drawn are {len(names)} of {len(facts.fields)} fields, those that part first.")
     rows = [
-        (step, name, g.largest_text(), number(g.rms), f"{g.different:,}", f"{g.elements:,}")
+        (step, name, g.largest_text(), g.rms_text(), f"{g.different:,}", f"{g.elements:,}")
         for step in steps
         for name in names
         if (g := facts.by_field.get((step, name))) is not None
@@ -433,10 +448,15 @@ def _map(
             table_rows.append(
                 (_span(columns[c]), row_names[r], f"{different:,}", f"{elements:,}", number(largest))
             )
-    picture = heat_map(
-        row_names, [_span(c) for c in columns], cells, f"Share of elements that differ by step and {what}"
+    names = [_span(c) for c in columns]
+    said = f"Share of elements that differ by step and {what}"
+    fits = len(columns) <= _NARROW_COLUMNS and max(map(len, row_names), default=0) <= _NARROW_NAME
+    return _Map(
+        title,
+        heat_map(row_names, names, cells, said),
+        heat_map(row_names, names, cells, said, whole=NARROW) if fits else None,
+        _numbers(("step", what, "different", "of", "max |a − b|"), table_rows, (1,)),
     )
-    return _Map(title, picture, _numbers(("step", what, "different", "of", "max |a − b|"), table_rows, (1,)))
 
 
 def _maps(facts: _Facts) -> list[_Map]:
@@ -469,14 +489,14 @@ def _where(c: Comparison) -> _Where | None:
         found, said = look(c)
     except TwinrunError as error:
         found, said = [], str(error)
-    return _Where([_of_field(p) for p in found], said) if found or said else None
+    return _Where([_of_field(p, ranked(c)) for p in found], said) if found or said else None
 
 
-def _of_field(p: Places) -> _Field:
+def _of_field(p: Places, with_rank: bool) -> _Field:
     f = p.field
     place = ", ".join(
         ([] if f.step is None else [f"step {f.step}"])
-        + ([f"rank {f.rank}"] if f.key is None and f.ranks is None else [])
+        + ([f"rank {f.rank}"] if with_rank and f.key is None and f.ranks is None else [])
     )
     title = f"{f.field} ({place})" if place else f.field
     line = None
@@ -540,7 +560,7 @@ def _histogram(facts: _Facts) -> _Histogram | None:
     return _Histogram(picture, _numbers(("|a − b| from", "elements", "different"), rows, ()))
 
 
-def _fields_table(facts: _Facts) -> Table:
+def _fields_table(facts: _Facts, with_rank: bool) -> Table:
     rows = []
     for name, g in facts.fields.items():
         first = g.first
@@ -550,9 +570,9 @@ def _fields_table(facts: _Facts) -> Table:
                 name,
                 f"{g.different:,}",
                 f"{g.elements:,}",
-                "" if first is None else first.place(),
+                "" if first is None else first._place(with_rank),
                 g.largest_text(),
-                number(g.rms),
+                g.rms_text(),
                 tolerance[0] + (f" and {len(tolerance) - 1} more" if len(tolerance) > 1 else ""),
             )
         )
@@ -611,10 +631,11 @@ def _in_order(c: Comparison) -> list[FieldComparison]:
 
 
 def _rows_table(c: Comparison) -> Table:
+    with_rank = ranked(c)
     rows = [
         (
             "" if f.step is None else f.step,
-            f.rank,
+            *([f.rank] if with_rank else []),
             f.field,
             f"{f.different:,}",
             f"{f.elements:,}",
@@ -629,7 +650,7 @@ def _rows_table(c: Comparison) -> Table:
     ]
     head = (
         "step",
-        "rank",
+        *(["rank"] if with_rank else []),
         "field",
         "different",
         "of",
@@ -640,7 +661,7 @@ def _rows_table(c: Comparison) -> Table:
         "type",
         "shape",
     )
-    return Table(head, rows, text=(2,), left_out=len(c.fields) - len(rows))
+    return Table(head, rows, text=(2 if with_rank else 1,), left_out=len(c.fields) - len(rows))
 
 
 def _saved(c: Comparison) -> _Saved:
@@ -668,6 +689,19 @@ def _json(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value
 
 
+def _what_was_read(c: Comparison) -> str:
+    """How much was compared one by one, and how much was read for that."""
+    one_by_one = _bytes_of_elements_read(c)
+    data = byte_size(c.bytes_compared)
+    of_all = "All elements" if round(one_by_one) >= c.bytes_compared else f"{byte_size(one_by_one)} of them"
+    said = f"Each run has {data} of elements. {of_all} were compared one by one."
+    if c.bytes_read:
+        return f"{said} For that, {byte_size(c.bytes_read)} of both runs' files was read in place, metadata included."
+    if one_by_one:
+        return f"{said} Nothing was read in place: elements were decoded, or lay in memory."
+    return said
+
+
 def _read(c: Comparison) -> _Read:
     stages = [
         (
@@ -683,8 +717,7 @@ def _read(c: Comparison) -> _Read:
     reasons = list(dict.fromkeys(f.reason for f in c.fields if f.reason))
     warnings = list(dict.fromkeys(f"{f.field}: {w}" for f in c.fields for w in f.warnings))
     return _Read(
-        byte_size(c.bytes_read) if c.bytes_read else "No byte",
-        byte_size(c.bytes_compared),
+        _what_was_read(c),
         Table(("stage", "chunks in", "left open", "bytes read", "seconds"), stages),
         [*(f"method: {r}" for r in reasons), *(f"warning: {w}" for w in warnings), *c.notes],
     )

@@ -52,7 +52,7 @@ def _bar(different: int, elements: int) -> Cell:
 def _report(c: Comparison, details: bool, room: int | None) -> Iterator[Line | Grid]:
     """Notes, table and verdict. room: columns of the terminal; None: no terminal, every column is printed."""
     yield from _notes(c.notes, details)
-    for problem in c.problems[:10]:
+    for problem in c.problems[:10] if len(c.problems) > 1 else ():  # the verdict says the only one
         yield Line(one_line(f"not compared: {problem}"), "red")
     if len(c.problems) > 10:
         yield Line(f"not compared: {len(c.problems) - 10} more in --json", "red", wraps=True)
@@ -65,7 +65,7 @@ def _report(c: Comparison, details: bool, room: int | None) -> Iterator[Line | G
     if len(c.attributes) > 10:
         yield Line(f"  … and {len(c.attributes) - 10} more: --json has all", "red", wraps=True)
     overviews = of_fields(c)
-    yield from _overview(c, overviews, room)
+    yield from _overview(c, overviews, room, details)
     if details and len(c.fields) > len(overviews):
         yield from _steps(c, room)
     warnings: dict[str, list[str]] = {}
@@ -91,7 +91,7 @@ def _report(c: Comparison, details: bool, room: int | None) -> Iterator[Line | G
     yield Line(verdict_line(c), "bold green" if c.same else "bold red", bare=True)
 
 
-_NAMES_IN_NOTES = re.compile(r"'[^']*'|\"[^\"]*\"|\S*[\d/@]\S*")
+_NAMES_IN_NOTES = re.compile(r"^\S+(?=: )|'[^']*'|\"[^\"]*\"|\S*[\d/@]\S*")
 
 
 def _notes(notes: Sequence[str], details: bool) -> Iterator[Line]:
@@ -107,8 +107,26 @@ def _notes(notes: Sequence[str], details: bool) -> Iterator[Line]:
         yield Line(f"note: {len(shown) - MOST_NOTES} more notes: -v", "dim", wraps=True)
 
 
-def _overview(c: Comparison, overviews: Sequence[Overview], room: int | None) -> Iterator[Line | Grid]:
-    """A row a field. Without a terminal every field that differs has its row."""
+def _is_label(o: Overview) -> bool:
+    """Whether it holds dimensions, coordinates, attributes or an index of labelled arrays, as @coords.x
+    and T@dims do.
+    """
+    return o.name.startswith("@") or "@dims" in o.name
+
+
+def _overview(
+    c: Comparison, overviews: Sequence[Overview], room: int | None, details: bool
+) -> Iterator[Line | Grid]:
+    """A row a field. Without a terminal every field that differs has its row; labels that are equal
+    share one line.
+    """
+    equal = [] if details else [o for o in overviews if _is_label(o) and o.same and not _may_part(o)]
+    if equal and len(equal) < len(overviews):
+        folded = {o.name for o in equal}
+        yield from _overview(c, [o for o in overviews if o.name not in folded], room, True)
+        what = "label agrees" if len(equal) == 1 else "labels agree"
+        yield Line(f"{len(equal)} {what} too: {_first_names(equal)}", "dim", wraps=True)
+        return
     shown = list(overviews)
     if len(shown) > MOST_ROWS:
         differ = [o for o in shown if not o.same or o.parts is not None]
@@ -127,6 +145,15 @@ def _overview(c: Comparison, overviews: Sequence[Overview], room: int | None) ->
         differing = sum(not o.same for o in overviews) - sum(not o.same for o in shown)
         said = f", of which {differing} differ" if differing else ", within the tolerance"
         yield Line(f"… and {counted(left_out, 'more field')}{said}: --json has all", "dim", wraps=True)
+
+
+def _may_part(o: Overview) -> bool:
+    return o.parts is not None or not o.surely
+
+
+def _first_names(overviews: Sequence[Overview]) -> str:
+    more = f" and {len(overviews) - 3} more" if len(overviews) > 3 else ""
+    return one_line(", ".join(o.name.removesuffix("@text") for o in overviews[:3]) + more)
 
 
 def _measure(room: int | None) -> Callable[[str], int]:

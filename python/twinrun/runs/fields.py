@@ -212,16 +212,26 @@ class FieldLayout(Protocol):
 
 
 def check_alike(
-    a: FieldLayout, b: FieldLayout, what: str, label_a: str, label_b: str, mixed: bool = False
+    a: FieldLayout,
+    b: FieldLayout,
+    what: str,
+    label_a: str,
+    label_b: str,
+    mixed: bool = False,
+    castable: bool = False,
 ) -> None:
     """Raises Incomparable where the types or shapes of two fields differ. what: names the field.
 
-    mixed: numbers of these two types may be compared.
+    mixed: numbers of these two types may be compared. castable: the caller may ask for that.
     """
     if label_a == label_b:  # arrays have no paths
         label_a, label_b = "the first run", "the second"
     if a.dtype != b.dtype and not mixed:
-        raise Incomparable(f"{what}: {a.dtype} in {label_a}, {b.dtype} in {label_b}", fix="types must agree")
+        helps = castable and getattr(a, "kind", None) is None and getattr(b, "kind", None) is None
+        raise Incomparable(
+            f"{what}: {a.dtype} in {label_a}, {b.dtype} in {label_b}",
+            fix=f"types must agree{', or --cast compares the numbers that they hold' if helps else ''}",
+        )
     kinds = getattr(a, "kind", None), getattr(b, "kind", None)
     if kinds[0] != kinds[1]:
         said = [kind or "numbers" for kind in kinds]

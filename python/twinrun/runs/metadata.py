@@ -16,6 +16,7 @@ from ..marks import METADATA_SUFFIX, STEP_MARK
 from .fields import FieldRef, places_of, refs_of_fields, refs_of_metadata
 
 __all__ = [
+    "READ_TO_MAKE_SURE",
     "attach",
     "check_content",
     "check_current",
@@ -27,6 +28,7 @@ __all__ = [
     "untouched",
 ]
 
+READ_TO_MAKE_SURE = "read to make sure"  # how the note on data ends whose times are not those of its metadata
 _AGAIN = "index it again with 'twinrun index'"
 _RESTORE = "restore the history from a copy"
 _OF_METADATA = frozenset({SUMMARY, NOT_COMPARED})  # fields that belong to no file
@@ -183,7 +185,7 @@ def check_content(metadata: _core.Metadata, fields: list[FieldRef], data: str | 
             raise _stale(metadata, data or (ref.where if ref.extents is None else ref.extents[0].path))
     since = "may have been" if metadata.status == 0 else "was"
     return [
-        f"{metadata.path}: its data {since} touched, copied or renamed since it was indexed, and the same content was found: read to make sure"
+        f"{metadata.path}: its data {since} touched, copied or renamed since it was indexed, and the same content was found: {READ_TO_MAKE_SURE}"
     ]
 
 

@@ -13,7 +13,7 @@ from ..arguments import checked_path
 from ..errors import MissingFile, Unsupported
 from ..formats import FileContent, formats
 from ..formats.facts import NOT_COMPARED, SUMMARY
-from ..formats.folder import is_data_set, is_history, list_folder, told_format
+from ..formats.folder import Listing, is_data_set, is_history, list_folder, told_format
 from ..formats.opaque import NAME as BYTES
 from ..marks import MANIFEST, METADATA_SUFFIX
 from ..urls import foreign_scheme, is_url
@@ -76,6 +76,23 @@ def _mode(path: str) -> int | None:
         return None
 
 
+def _no_data(path: str, listing: Listing) -> MissingFile:
+    """Why nothing in a folder is compared: it is empty, or all files in it are of unknown formats."""
+    there = [file.relative for file in listing.files] + [name for name, _ in listing.unreadable]
+    if not there:
+        return MissingFile(
+            "an empty folder",
+            where=path,
+            fix="name a history that twinrun captured, or a folder with the files of a run",
+        )
+    some = ", ".join(there[:3]) + (f" and {len(there) - 3} more" if len(there) > 3 else "")
+    return MissingFile(
+        f"a folder without data files of a known format; it has {some}",
+        where=path,
+        fix="--format bytes compares files of any kind",
+    )
+
+
 def open_subject(
     what: object,
     options: Mapping[str, object] | None = None,
@@ -123,12 +140,7 @@ def open_subject(
     if not listing.data() and forced is not None and formats()[forced].is_folder is not None:
         return Files("file", path, [path], options)  # opening it raises the error
     if not listing.data() and not (forced == BYTES and listing.files):
-        raise MissingFile(
-            "a folder without a manifest and without data files of a known format",
-            where=path,
-            fix="name a history that twinrun captured, or a folder of .npy, .npz, .h5, .safetensors or raw files; "
-            "--format bytes takes files of any kind",
-        )
+        raise _no_data(path, listing)
     subject = Files("folder", path, listing.files, options, listing.has_metadata, at_hand)
     subject.notes.extend(f"{path}/{name} is ignored: {why}" for name, why in listing.ignored)
     subject.notes.extend(f"{path}/{name} is compared as bytes: {why}" for name, why in listing.unknown)

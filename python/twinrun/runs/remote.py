@@ -15,6 +15,7 @@ from ..remote import Copies, RemoteStore, attach, below, detach, enter_store, fo
 from ..urls import shown
 from .files import Files
 from .histories import HistorySubject
+from .metadata import READ_TO_MAKE_SURE
 from .subject import Listed, ListedPlaces, Opened, Place, Subject
 
 __all__ = ["open_remote"]
@@ -96,7 +97,9 @@ class _RemoteHistory(HistorySubject):
     def _open(self, place: Place, use_metadata: bool) -> Iterator[Opened]:
         self._bring(place, True)
         with super()._open(place, use_metadata) as opened:
-            opened.notes = [shown(note) for note in opened.notes]
+            # That a copy's times are others says nothing.
+            notes = [note for note in opened.notes if not note.endswith(READ_TO_MAKE_SURE)]
+            opened.notes = [shown(note) for note in notes]
             yield opened
 
     def _is_touched(self, rank: int) -> bool:

@@ -32,6 +32,7 @@ __all__ = [
     "InNumbers",
     "are_comparable",
     "by_values",
+    "castable",
     "common_type",
     "in_common_type",
     "particles_by_values",
@@ -124,6 +125,11 @@ def common_type(types: Iterable[str]) -> str | None:
 def are_comparable(a: str, b: str) -> bool:
     """Whether the core compares fields of these types: of one, or 64-bit numbers of two."""
     return a == b or {a, b} <= _MIXED
+
+
+def castable(a: str, b: str) -> bool:
+    """Whether `types="values"` compares fields of these types."""
+    return common_type((a, b)) is not None or not {a, b} & {*COMPLEX}
 
 
 def _widened(ref: FieldRef, dtype: str) -> FieldRef:

@@ -45,7 +45,15 @@ def test_missing_things(pair: tuple[Path, Path], tmp_path: Path) -> None:
     cannot_compare(tmp_path / "none", b, tmp_path, "none: no such file or folder; check the path")
     cannot_compare(a, a / STEP / "none.npy", tmp_path, "no such file or folder")
     (tmp_path / "empty").mkdir()
-    cannot_compare(a, tmp_path / "empty", tmp_path, "empty: a folder without a manifest", "name a history")
+    cannot_compare(a, tmp_path / "empty", tmp_path, "empty: an empty folder; name a history")
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "pictures" / "x.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(8))
+    cannot_compare(
+        a,
+        tmp_path / "pictures",
+        tmp_path,
+        "without data files of a known format; it has x.png; --format bytes",
+    )
     for verb in ("show", "index", "verify", "log"):
         check_error(command(verb, tmp_path / "none"), "none")
     check_error(command("log", tmp_path / "empty"), "there is no manifest.jsonl")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import shlex
 import shutil
 import subprocess
@@ -353,8 +354,13 @@ def test_manual_pages(tmp_path: Path) -> None:
         # A line that begins with a dot is a macro that man(7) has.
         assert is_page(text.encode()) and not is_page(text.encode() + b"mine\n")
         macros = {line.split()[0] for line in text.splitlines()[:-1] if line[:1] == "."}
-        assert macros <= {".TH", ".SH", ".B", ".BR", ".PP", ".TP", ".nf", ".fi", ".RS", ".RE"}, (name, macros)
-    assert "\\-\\-atol FLOAT" in pages["twinrun-compare.1"]
+        assert macros <= {".TH", ".SH", ".B", ".BR", ".PP", ".TP", ".nf", ".fi", ".RS", ".RE", ".br"}, (
+            name,
+            macros,
+        )
+    assert "\\-\\-atol X" in pages["twinrun-compare.1"]
+    ensemble = pages["twinrun-ensemble.1"]  # what it does without a verb has options too
+    assert "[OPTIONS] \\-\\- COMMAND [\\-\\-vs COMMAND]..." in ensemble and "\\-\\-warmup N" in ensemble
     assert "\n.SH FOR EXPERTS\n" in pages["twinrun-compare.1"]
     if man := shutil.which("groff"):
         for name in pages:
@@ -365,6 +371,26 @@ def test_manual_pages(tmp_path: Path) -> None:
                 timeout=HANG,
             )
             assert said.stderr == ""
+
+
+def test_each_help_ends_alike() -> None:
+    """The option for help is the last of the first group; numbers and their limits have one letter; exit
+    statuses are said once; every verb has an example.
+    """
+    for found, ctx in ALL:
+        if ctx.parent is None:
+            continue
+        text = found.get_help(ctx)
+        options = text.split("\n\nOptions", 1)[1].split("\n\n")[0]
+        last = [line for line in options.splitlines() if re.match(r"  -", line)][-1]
+        assert last.startswith("  -h, --help"), (ctx.command_path, options)
+        assert not re.search(r"\b(INTEGER|FLOAT)\b|1000000000", text), (ctx.command_path, text)
+        assert len(re.findall(r"(?i)exit\s+status:", text)) == 1, ctx.command_path
+        assert not re.search(r"^  -- ", text, re.MULTILINE), ctx.command_path
+    for name in _VERBS:
+        assert EXAMPLES.get(name), name
+    said = command("demo", "--help").out
+    assert "What is looked at" not in said and "  --steps N  " in said
 
 
 def test_the_list_of_verbs_has_each() -> None:

@@ -663,8 +663,9 @@ def test_an_input_that_is_not_there_yet(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     with pytest.raises(twinrun.TwinrunError, match="--json must not replace it"):
         check_outputs({"--json": "./journal"}, [tmp_path / "journal"])
-    with pytest.raises(twinrun.TwinrunError, match="--html must not replace it"):
-        check_outputs({"--json": "-", "--html": "-"}, ["-"])
+    for option in ("--html", "--junit", "--picture", "--list-differences"):
+        with pytest.raises(twinrun.TwinrunError, match=f"standard output for --json only.* with {option}"):
+            check_outputs({"--json": "-", option: "-"}, ["-"])
     check_outputs({"--json": "-", "--html": None}, ["-"])  # standard output is no file
 
 

@@ -90,6 +90,16 @@ def test_a_sign_stands_for_the_largest_of_its_steps(steps_of):
     assert line == "·····▁····"
 
 
+def test_what_is_nearly_equal_looks_equal(steps_of):
+    """The scale has a decade at least: rounding is no growth."""
+    c = steps_of({"x": [0.0, 1e-9, 1.01e-9, 0.1, 0.1000001, 0.0999999], "y": [0.0] * 5 + [5e-324]})
+    found = {o.name: o for o in of_fields(c)}
+    assert sparkline(found["x"], list(range(6)), scale_of([found["x"]]), 40) == "·▁▁███"
+    growing = {o.name: o for o in of_fields(steps_of({"x": [0.1, 0.2, 0.5, 2.0, 10.0]}))}
+    assert sparkline(growing["x"], list(range(5)), scale_of(growing.values()), 40) == "▅▅▆▇█"
+    assert sparkline(found["y"], list(range(6)), scale_of([found["y"]]), 40)[:5] == "·····"
+
+
 @settings(deadline=None, max_examples=60)
 @given(st.floats(1e-300, 1e290), st.floats(-1e290, 1e290))
 def test_the_tolerance_that_is_named_passes(size, base):
@@ -109,7 +119,9 @@ def test_what_is_said_of_a_tolerance(tmp_path: Path):
     ints = twinrun.compare({"n": np.arange(3)}, {"n": np.array([0, 1, 4])})
     assert tolerance_note(ints).endswith("; atol 2.01 tolerate_integers=True would pass")
     infinite = twinrun.compare({"x": np.zeros(2)}, {"x": np.array([0, np.nan])})
-    assert tolerance_note(infinite).endswith("; none would pass: NaN or an infinity stands against a number")
+    assert tolerance_note(infinite).endswith(
+        "; none would pass: a NaN or an infinity is at no finite distance"
+    )
     assert tolerance_note(twinrun.compare(np.zeros(2), np.ones(2), atol=0)) == ""
     assert tolerance_note(twinrun.compare(np.zeros(2), np.zeros(2))) == ""
     for name in "ab":
@@ -134,10 +146,26 @@ def test_metadata_that_hides_an_earlier_parting_is_said(tmp_path: Path):
     (one,) = of_fields(twinrun.compare(tmp_path / "a", tmp_path / "b"))
     assert one.parts.step == 2 and not one.surely and one.above.step == 3
     c = twinrun.compare(tmp_path / "a", tmp_path / "b")
-    assert "metadata leaves open whether earlier" in where_they_part(c, of_fields(c))
+    said = where_they_part(c, of_fields(c))
+    assert said.endswith("; metadata leaves open whether they part before: method='direct' tells")
     assert "≤ 2" in command("compare", tmp_path / "a", tmp_path / "b").out
     (exact,) = of_fields(twinrun.compare(tmp_path / "a", tmp_path / "b", method="direct"))
     assert exact.parts.step == 2 and exact.surely
+
+
+def test_nothing_is_earlier_than_the_first_step(tmp_path: Path):
+    """Another field may part at the same step, and none before it."""
+    x = np.linspace(0, 1, 5000)
+    for name in "ab":
+        with twinrun.Run(tmp_path / name, atol=1e-3) as run:
+            for step, of_x, of_y in ((1, 4e-4, 1e-7), (2, 0.1, 4e-4)):
+                second = name == "b"
+                run.capture(step, {"x": x + of_x * second, "y": x + of_y * second})
+    c = twinrun.compare(tmp_path / "a", tmp_path / "b")
+    found = {o.name: o for o in of_fields(c)}
+    assert found["x"].surely and not found["y"].surely and found["y"].open.step == 1
+    said = where_they_part(c, of_fields(c))
+    assert "at step 1, x" in said and "before" not in said
 
 
 def on_a_terminal(columns: int, *arguments: object) -> list[str]:
@@ -195,6 +223,15 @@ def test_notes_of_a_kind_are_one_line():
     out = io.StringIO()
     write_comparison(out, c)
     assert "note: runs/a/out_0.nc: dimension 'x' has no values (and 23 more like it: -v)\n" in out.getvalue()
+
+
+def test_notes_of_two_files_are_one_line():
+    """Also where nothing but the file's name, without a digit or a folder, tells them apart."""
+    notes = [f"{name}: values are compared as stored: T (scale_factor 0.5)" for name in ("old.nc", "new.nc")]
+    c = dataclasses.replace(twinrun.compare(np.zeros(2), np.zeros(2)), notes=notes)
+    out = io.StringIO()
+    write_comparison(out, c, False)
+    assert out.getvalue().count("note: ") == 1 and "(and 1 more like it: -v)" in out.getvalue()
 
 
 def test_a_field_without_a_step_has_none_in_the_table(tmp_path: Path) -> None:

@@ -47,6 +47,16 @@ def options(engine: str, **more: object) -> dict[str, object]:
     return {"format": "xarray", "engine": engine, **more}
 
 
+def test_nan_for_what_is_missing_is_no_note(tmp_path):
+    """Each file of xarray says so of its floating-point variables, and no number means another thereby."""
+    data = xarray.Dataset({"T": ("x", [1.0, np.nan]), "n": ("x", np.array([1, -1], "i2"))})
+    data["n"].attrs["scale_factor"] = 0.5
+    data.to_netcdf(tmp_path / "a.nc", engine="h5netcdf", encoding={"T": {"_FillValue": np.nan}})
+    for how in ({}, options("h5netcdf")):
+        with open_file(tmp_path / "a.nc", **how) as content:
+            assert content.notes == ["values are compared as stored: n (scale_factor 0.5)"], how
+
+
 def test_variables_of_all_groups_are_fields_as_stored(tmp_path):
     write(tmp_path / "a.nc")
     with open_file(tmp_path / "a.nc", format="xarray", engine="netcdf4") as content:

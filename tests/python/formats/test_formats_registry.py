@@ -45,7 +45,7 @@ def test_content_beats_a_wrong_suffix(tmp_path):
 
 def test_options_of_another_format(tmp_path):
     np.save(tmp_path / "x.npy", np.arange(3))
-    with pytest.raises(FormatError, match=r"npy has no option 'dtype'.*format=raw"):
+    with pytest.raises(FormatError, match=r"npy has no option 'dtype'.*add format='raw'"):
         open_file(tmp_path / "x.npy", dtype="f32")
     assert open_file(tmp_path / "x.npy", format="raw", dtype="u8").fields["x"].dtype == "u8"
     (tmp_path / "x.unknown").write_bytes(bytes(8))

@@ -65,7 +65,7 @@ def test_ulp_and_period_say_what_a_comparison_says(
 def test_what_digests_cannot_prove_is_refused(tmp_path: Path) -> None:
     x = {"pos": np.linspace(0, 1, 20_000)}
     for how, said in (({"ulp": 4}, "ulp needs values"), ({"period": 1.0}, "period needs values")):
-        with pytest.raises(twinrun.Incomparable, match=f"{said}.*--keep-values 160000"):
+        with pytest.raises(twinrun.Incomparable, match=f"{said}.*give keep_values 160000"):
             golden.save(x, tmp_path / "g", **how)
         assert not (tmp_path / "g").exists()
         golden.save(x, tmp_path / "d")

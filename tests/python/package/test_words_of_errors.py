@@ -71,3 +71,129 @@ def test_what_is_no_array_is_said(tmp_path: Path) -> None:
 def test_arrays_have_no_paths() -> None:
     with pytest.raises(twinrun.Incomparable, match=r"shape \[3\] in the first run, \[4\] in the second"):
         twinrun.compare(np.zeros(3), np.zeros(4))
+
+
+def test_a_sentence_about_twinrun_is_no_command_line(tmp_path: Path) -> None:
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "pictures" / "x.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(8))
+    with pytest.raises(
+        twinrun.MissingFile, match=r"it has x\.png; format='bytes' compares files of any kind"
+    ):
+        twinrun.compare(tmp_path / "pictures", tmp_path / "pictures")
+    said = str(TwinrunError("x", fix="a history that twinrun captured, or --method direct"))
+    assert said == "x; a history that twinrun captured, or method='direct'"
+    assert in_words_of_the_caller("twinrun golden save a --atol 1") == "twinrun golden save a --atol 1"
+
+
+def test_what_compares_other_types_is_said(tmp_path: Path) -> None:
+    single = saved(tmp_path / "single", x=np.zeros(3, np.float32))
+    double = saved(tmp_path / "double", x=np.zeros(3))
+    check_error(
+        command("compare", single, double), "types must agree, or --cast compares the numbers that they hold"
+    )
+    assert command("compare", single, double, "--cast").status == 0
+    with pytest.raises(
+        twinrun.Incomparable, match="types must agree, or types='values' compares the numbers"
+    ):
+        twinrun.compare(single, double)
+    with pytest.raises(twinrun.Incomparable, match=r"types must agree$"):  # casting would not help
+        twinrun.compare(single, {"x": np.zeros(3, complex)})
+
+
+def test_what_is_there_is_named(tmp_path: Path) -> None:
+    """Instead of the steps, ranks, fields and periods that were asked for."""
+    for run in "ab":
+        (tmp_path / run).mkdir()
+        for step in (5, 10, 15):
+            np.savez(tmp_path / run / f"x_{step}.npz", density=np.zeros(3))
+    pair = (tmp_path / "a", tmp_path / "b")
+    check_error(command("compare", *pair, "--steps", "7"), "--steps takes from these: 5, 10, 15")
+    check_error(command("compare", *pair, "--ranks", "3"), "--ranks takes from these: 0")
+    check_error(
+        command("compare", *pair, "--field", "densty"),
+        "no field that matches 'densty'; did you mean 'density'?",
+    )
+    check_error(command("compare", *pair, "--period", "pos=10"), "no name matches 'pos'")
+    check_error(command("compare", *pair, "--period", "10"), "no name is that of positions")
+    with pytest.raises(
+        twinrun.Incomparable, match="no step is among those asked for; steps takes from these: 5, 10"
+    ):
+        twinrun.compare(*pair, steps="7")
+    assert command("golden", "save", pair[0], "-o", tmp_path / "kept").status == 0
+    check_error(
+        command("golden", "check", tmp_path / "kept", pair[1], "--field", "densty"),
+        "no field that matches 'densty'; the golden files have 'density'",
+    )
+    check_error(
+        command("golden", "check", tmp_path / "kept", pair[1], "--steps", "7"), "from these: 5, 10, 15"
+    )
+
+
+def test_the_only_problem_is_said_once_in_the_report(tmp_path: Path) -> None:
+    a = saved(tmp_path / "a", x=np.zeros(3), y=np.zeros(3), z=np.zeros(3))
+    b = saved(tmp_path / "b", x=np.zeros(3), z=np.zeros(4))
+    one = command("compare", a, b, "--field", "[xy]")
+    assert one.status == 2 and one.out.count("field 'y'") == 1 and "field 'y'" in one.last
+    several = command("compare", a, b)
+    assert several.out.count("not compared: ") == 2 and several.last.startswith("incomparable: 2 things")
+
+
+def test_a_run_against_itself_is_said(tmp_path: Path) -> None:
+    """By whatever name: that it agrees with itself says nothing."""
+    a = saved(tmp_path / "a", x=np.zeros(3))
+    b = saved(tmp_path / "b", x=np.zeros(3))
+    (tmp_path / "link").symlink_to("a")
+    for other in (a, tmp_path / "link" / "x.npz"):
+        assert twinrun.compare(a, other).notes == [f"both runs are the same: {a}"]
+    assert (
+        f"note: both runs are the same: {tmp_path / 'a'}"
+        in command("compare", tmp_path / "a", tmp_path / "link").out
+    )
+    assert twinrun.compare(a, b).notes == []
+    x = np.zeros(3)
+    assert twinrun.compare(x, x).notes == []  # arrays may change meanwhile
+
+
+def test_arrays_are_the_first_and_the_second_run() -> None:
+    with pytest.raises(twinrun.Incomparable, match="the second run: field 'x' of the first run: not there"):
+        twinrun.compare({"x": np.zeros(3), "y": np.zeros(3)}, {"y": np.zeros(3)})
+    masked = np.ma.array([1.0, 2.0], mask=[False, True])
+    with pytest.raises(twinrun.Incomparable, match="only the first run has a mask"):
+        twinrun.compare({"x": masked}, {"x": np.array([1.0, 2.0])})
+
+
+def test_a_field_is_three_lines() -> None:
+    c = twinrun.compare(
+        {"x": np.zeros(4), "y": np.zeros(2)}, {"x": np.array([0, 0, 1.0, 3]), "y": np.zeros(2)}
+    )
+    x, y = c.fields
+    assert repr(x).splitlines() == [
+        "<FieldComparison of x",
+        "  f64, 2 of 4 elements differ, max |a-b| = 3",
+        "  different: first at x[2]: 0 against 1, |a-b| = 1 > 0>",
+    ]
+    assert repr(y).splitlines()[1:] == ["  f64, 0 of 2 elements differ, max |a-b| = 0", "  same>"]
+
+
+def test_labels_that_agree_share_a_line(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"a": [1.0, 2.0]}, index=["u", "v"])
+    said = str(twinrun.compare(frame, frame))
+    assert "labels agree too: @" in said and "\n@" not in said
+    other = pandas.DataFrame({"a": [1.0, 2.0]}, index=["u", "w"])
+    said = str(twinrun.compare(frame, other))
+    assert "\n@index" in said and said.splitlines()[-1].startswith("different: first at @index")
+
+
+def test_options_of_formats_are_those_of_the_caller(tmp_path: Path) -> None:
+    (tmp_path / "x.data").write_bytes(bytes(100))
+    check_error(
+        command("compare", tmp_path / "x.data", tmp_path / "x.data", "--dtype", "u8", "--shape", "50"),
+        "correct the shape, or say --format-option partial=true",
+    )
+    with pytest.raises(twinrun.FormatError, match="correct the shape, or say partial=True"):
+        twinrun.compare(tmp_path / "x.data", tmp_path / "x.data", options={"dtype": "u8", "shape": "50"})
+    np.save(tmp_path / "x.npy", np.zeros(3))
+    check_error(
+        command("compare", tmp_path / "x.npy", tmp_path / "x.npy", "--dtype", "f64"), "add --format raw"
+    )

@@ -160,6 +160,59 @@ def test_the_page_says_what_the_comparison_found(found: Comparison) -> None:
     assert sum(r[at["different"]] for r in rows["rows"]) == found.different
 
 
+def test_without_ranks_none_is_named(tmp_path: Path) -> None:
+    """Of a run of one process 'rank 0' says nothing."""
+    x = np.linspace(0, 1, 5000)
+    for name in "ab":
+        with twinrun.Run(tmp_path / name, atol=1e-3) as run:
+            for step, shift in ((1, 0.0), (2, 4e-4), (3, 0.1)):
+                run.capture(step, {"x": x + shift * (name == "b"), "y": x})
+    page = check_page(page_of(twinrun.compare(tmp_path / "a", tmp_path / "b")))
+    said = " ".join(" ".join(page.text).split())
+    assert "rank" not in said.split("Growth of the difference")[1] and "compared on cpu" not in said
+    assert "of 5,000 elements differ." in said and " 5000; " not in said
+    # Both places: where the runs part at all, and where they leave the tolerance.
+    assert "The runs first part at step 2, x" in said and "first at step 3, x" in said
+
+
+def test_what_was_read_is_what_was_compared(tmp_path: Path) -> None:
+    """Of decoded files too, which are not read in place."""
+    for name in "ab":
+        np.savez_compressed(tmp_path / f"{name}.npz", x=np.arange(5000.0))
+    said = " ".join(check_page(page_of(twinrun.compare(tmp_path / "a.npz", tmp_path / "b.npz"))).text)
+    assert re.search(r"of it read\s+100%", said)
+    assert "All elements were compared one by one. Nothing was read in place: elements were decoded" in said
+    for name in "ab":
+        np.save(tmp_path / f"{name}.npy", np.linspace(0, 1, 50000))
+    twinrun.index(tmp_path / "a.npy", tmp_path / "b.npy", atol=1e-3)
+    said = " ".join(check_page(page_of(twinrun.compare(tmp_path / "a.npy", tmp_path / "b.npy"))).text)
+    assert "0 B of them were compared one by one." in said and re.search(r"of it read\s+0%", said)
+
+
+def test_bounds_of_the_mean_are_no_line(tmp_path: Path) -> None:
+    """A root mean square that metadata bounds is marked in the table, and no point of the dotted line."""
+    x = np.linspace(0, 1, 50000)
+    for name in "ab":
+        with twinrun.Run(tmp_path / name, atol=1e-3) as run:
+            for step, shift in ((1, 4e-4), (2, 5e-4), (3, 0.1)):
+                run.capture(step, {"x": x + shift * (name == "b")})
+    text = page_of(twinrun.compare(tmp_path / "a", tmp_path / "b"))
+    rows = [r for r in check_page(text).rows if len(r) == 6 and r[:2] in (["1", "x"], ["2", "x"], ["3", "x"])]
+    assert [r[3].startswith("≤ ") for r in rows] == [True, True, False]
+    dotted = re.findall(r'<polyline points="([^"]*)" fill="none" style="[^"]*dasharray:2 3', text)
+    assert dotted and all(len(points.split()) == 1 for points in dotted)
+
+
+def test_labels_of_rules_are_read(found: Comparison) -> None:
+    """They are drawn last, over lines that pass behind them."""
+    picture = drawn(
+        charts.line_chart(
+            [charts.Line("x", 0, [(0.0, 1.0, False, ""), (1.0, 2.0, False, "")])], [(1.5, "limit", None)], "t"
+        )
+    )
+    assert picture.index("<polyline") < picture.index(">limit<") and "paint-order:stroke" in picture
+
+
 def test_the_same_runs_and_runs_that_cannot_be_compared(runs: Path, tmp_path: Path) -> None:
     same = check_page(page_of(twinrun.compare(runs / "a", runs / "a")))
     assert any("verdict good" in a.get("class", "") for a in same.named("p"))
@@ -238,9 +291,10 @@ def test_all_steps_ranks_and_fields_are_in_the_maps() -> None:
         different = sum(f.different for f in found.fields)
         page = Page(page_of(found))
         for what, kind in (("field", "field"), ("rank", "rank")):
-            cells = [
+            # A map that fits a telephone is there twice: each cell counts once.
+            cells = dict.fromkeys(
                 t for t in page.text if t.startswith("step ") and f", {what} " in t and " differ, max" in t
-            ]
+            )
             if cells:
                 sums = [re.search(r": ([\d,]+) of ([\d,]+) differ", t) for t in cells]
                 assert sum(int(m[1].replace(",", "")) for m in sums) == different, kind
@@ -455,6 +509,7 @@ LOOK = """(() => {
     first: first && inside(first), verdict: inside(verdict),
     loaded: performance.getEntriesByType('resource').map(e => e.name).filter(n => !n.startsWith('data:')),
     flat: seen.filter(s => s.getBoundingClientRect().height < 40).length,
+    maps: [...document.querySelectorAll('#maps svg')].filter(s => s.getClientRects().length).map(s => 12 * s.getBoundingClientRect().width / s.viewBox.baseVal.width),
     growth: [...document.querySelectorAll('#growth svg')].filter(s => s.getClientRects().length).map(s => { const r = s.getBoundingClientRect(),
       b = s.parentElement; return [r.left >= 0 && r.right <= innerWidth && b.scrollWidth <= b.clientWidth, 12 * r.width / s.viewBox.baseVal.width] }),
     pictures: seen.length,
@@ -487,6 +542,7 @@ def test_the_first_divergence_is_seen_without_scrolling(
         assert answer["first"] and answer["pictures"] >= 5 and answer["outside"] == []
         ((whole, letters),) = answer["growth"]  # one of its two pictures, whole, and large enough to read
         assert whole and letters >= 9
+        assert answer["maps"] and min(answer["maps"]) >= 9
         assert is_dark(answer) == dark
 
 

@@ -112,7 +112,9 @@ def test_every_leaf_counts(what: str, tmp_path: Path) -> None:
 def test_texts_are_told(tmp_path: Path) -> None:
     result = twinrun.compare({"name": ["heat", "flow"]}, {"name": ["heat", "rain"]})
     assert result.verdict == "different" and result.first_divergence["index"][0] == 1
-    assert any("name@text[1] is 'flow' in arrays, 'rain' in arrays" in note for note in result.notes)
+    assert any(
+        "name@text[1] is 'flow' in the first run, 'rain' in the second run" in note for note in result.notes
+    )
 
 
 @pytest.mark.parametrize(
@@ -246,7 +248,7 @@ def test_types_of_objects_count() -> None:
     for x, y in (("a", Name("a")), ("a", Colour.red), (b"a", np.void(b"a"))):
         check_differ({"k": x}, {"k": y})
     check_differ(np.array([b"a"], "S1"), np.array([b"a"], "V1"))
-    note = "k@text is 'a' in arrays, 'a' of the class Name in arrays"
+    note = "k@text is 'a' in the first run, 'a' of the class Name in the second run"
     assert note in twinrun.compare({"k": "a"}, {"k": Name("a")}).notes
     for x, y in (
         (np.str_("a"), "a"),
