@@ -100,7 +100,7 @@ def note_meaning(content: FileContent, entries: Iterable[tuple[str, Mapping[str,
     """
     said = []
     for name, attributes in entries:
-        # A NaN for what is missing, as in each file of xarray, makes no number mean another.
+        # NaN for what is missing, as in each file of xarray, makes no number mean another.
         told = (f"{w} {attributes[w]}" for w in MEANING if attributes.get(w) is not None)
         words = [said_of for said_of in told if said_of not in _PLAIN]
         if words:
