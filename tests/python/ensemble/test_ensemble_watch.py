@@ -416,7 +416,7 @@ def test_watcher_and_core_keep_the_same_variables() -> None:
     words = [*rules["secret_words"], *rules["secret_variable_words"], "THREADS", "max", "s", "_", "-", "1"]
     made = [
         draw.choice(starts) + "".join(draw.choice([w, w.lower()]) for w in draw.choices(words, k=draw.randrange(3)))
-        for _ in range(5000)
+        for _ in range(6000)
     ]  # fmt: skip
     kept = {name for name in [*launcher, *others, *made] if _core.keeps_variable(name)}
     assert {name for name in [*launcher, *others, *made] if keeps_variable(name, rules)} == kept
