@@ -194,7 +194,7 @@ def _traces(run_a: str, run_b: str | None) -> bool:
 # What has no meaning for traces, and what has none with --closer-to: the first one given is named.
 _NOT_OF_TRACES = (
     "--atol", "--rtol", "--field", "--steps", "--ranks", "--ulp", "--tolerances", "--key", "--period",
-    "--leave-out", "--ignore-attribute", "--rename", "--cast", "--nan-differs", "--closer-to",
+    "--leave-out", "--ignore-attribute", "--cast", "--nan-differs", "--closer-to",
     "--picture", "--junit", "--list-differences",
 )  # fmt: skip
 _NOT_OF_DISTANCES = (
@@ -235,7 +235,9 @@ def _compare_traces(
     _refuse(_NOT_OF_TRACES, values, "is not for traces, which are compared bit by bit")
     ranks = asked["ranks"]
     chosen = asked["replicas"] if ranks is None else parse_steps(ranks, "ranks")
-    result = compare_traces(run_a, run_b, common=asked["common"], replicas=chosen)
+    result = compare_traces(
+        run_a, run_b, common=asked["common"], replicas=chosen, rename=asked["rename"] or None
+    )
     reports.write_trace(result)
     if not quiet:
         for line in trace_lines(result, verbose):

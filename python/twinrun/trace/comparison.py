@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from ..comparison.renames import renames_of
 from ..comparison.work import compare
 from ..errors import TwinrunError
 from ..runs.events import DIGESTS, EVENTS, KEPT, Event
@@ -216,6 +217,7 @@ def compare_traces(
     *,
     common: bool = False,
     replicas: bool | Iterable[int] | Callable[[int], bool] = False,
+    rename: str | Mapping[str, str] | Iterable[str] | None = None,
 ) -> TraceComparison:
     """Compares two traces: which operation is the first whose inputs agree and whose outputs differ.
 
@@ -243,6 +245,10 @@ def compare_traces(
         some of them. The reference is a rank of the majority. Compared is what all of them hold
         alike: parameters, and gradients, states and settings at the optimizer's step. Parts of
         distributed tensors are left out.
+    rename : str, mapping or iterable of str, default None
+        Rules OLD=NEW for the names of `b`, as those of `compare`: 'blocks.*=layers.*'. They are for paths of
+        modules, and for parameters, gradients, states and fields that stand for no module. Messages have the
+        new names.
 
     Returns
     -------
@@ -252,10 +258,11 @@ def compare_traces(
     Raises
     ------
     TwinrunError
-        A folder is no history, or is damaged; or two traces are given with `replicas`, or one without.
+        A folder is no history, or is damaged; or two traces are given with `replicas`, or one without; or a
+        rule of `rename` is not understood, or given with `replicas`.
     Incomparable
-        A history holds no trace; with `replicas`, only one rank; or the traces cut their tensors differently,
-        as with another number of processes for tensor parallelism.
+        A history holds no trace; by `rename`, two names become one; with `replicas`, only one rank; or the traces
+        cut their tensors differently, as with another number of processes for tensor parallelism.
 
     Notes
     -----
@@ -264,16 +271,22 @@ def compare_traces(
     """
     start = time.perf_counter()
     subjects: tuple[TraceSubject, ...]
+    rules = renames_of(rename)
     if replicas is not False and replicas is not None:
         if b is not None:
             raise TwinrunError("replicas are the ranks of one trace", fix="give one trace")
+        if rules:
+            raise TwinrunError(
+                "names are those of the second trace, and replicas are ranks of one", fix="leave rename out"
+            )
         subjects = (one,) = (TraceSubject(a),)
         result, walks, sides = _compared_replicas(one, common, replicas)
     elif b is None:
         raise TwinrunError("there is nothing to compare the trace with", fix="give two traces, or replicas")
     else:
-        subjects = ours, theirs = TraceSubject(a), TraceSubject(b)
+        subjects = ours, theirs = TraceSubject(a), TraceSubject(b, rules)
         result, walks, sides = _compared_runs(ours, theirs, common)
+        result.problems += theirs.names.unused()
     _kept_places(result, subjects)
     if not result.events:
         result.problems.append("no event of the two traces could be compared")

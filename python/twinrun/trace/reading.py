@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from .. import _core
+from ..comparison.renames import Rename
 from ..errors import DamagedFile, FormatError, TwinrunError
 from ..formats.element_types import storage_dtype
 from ..runs.events import DIGESTS, EVENTS, Event, decoded_events, is_trace_field
@@ -18,6 +20,7 @@ from ..runs.metadata import check_content
 from ..runs.provenance import Provenance, read_provenance
 from ..runs.subject import Place
 from ..runs.traces import histories_of_ranks
+from .renames import NewNames
 from .site import Site
 
 __all__ = ["RankOfTrace", "TraceSubject"]
@@ -41,10 +44,14 @@ class Kept(NamedTuple):
 
 
 class TraceSubject:
-    """A trace: the events of every rank and iteration. Raises TwinrunError where a folder is no trace."""
+    """A trace: the events of every rank and iteration. Raises TwinrunError where a folder is no trace.
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    renames: rules for the names in its events.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], renames: Sequence[Rename] = ()) -> None:
         self.label = os.fspath(path)
+        self.names = NewNames(renames, self.label)
         folders = histories_of_ranks(self.label)
         if not folders:
             # As any other path that is no history: what is wrong is said once.
@@ -97,6 +104,7 @@ class TraceSubject:
             self.wanted.update(Site(*place) for place in wanted)
             here = (Site(iteration, e.microbatch, e.phase, e.module, e.operation) for e in events)
             self._met.update(self.wanted.intersection(here))
+        self.names.apply(events)
         return events, problems, others
 
     def not_reached(self) -> list[Site]:
