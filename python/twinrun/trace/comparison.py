@@ -261,8 +261,8 @@ def compare_traces(
         A folder is no history, or is damaged; or two traces are given with `replicas`, or one without; or a
         rule of `rename` is not understood, or given with `replicas`.
     Incomparable
-        A history holds no trace; by `rename`, two names become one; with `replicas`, only one rank; or the traces
-        cut their tensors differently, as with another number of processes for tensor parallelism.
+        A history holds no trace; by `rename`, two names become one; with `replicas`, only one rank; or the
+        traces cut their tensors differently, as with another number of processes for tensor parallelism.
 
     Notes
     -----
