@@ -284,6 +284,22 @@ def test_kill_of_the_watcher(tmp_path: Path) -> None:
     assert runner.run_study(None, folder, retries=1).failed == 0
 
 
+def test_what_a_dead_watcher_left_has_ended_when_it_is_said_so(tmp_path: Path) -> None:
+    environment = {**os.environ, "TWINRUN_TASK_FOLDER": str(tmp_path)}
+    started = [
+        subprocess.Popen(["cat"], stdin=subprocess.PIPE, env=environment, start_new_session=True)
+        for _ in range(40)
+    ]
+    try:
+        assert engines.end_stragglers(tmp_path) == len(started)
+        assert engines.end_stragglers(tmp_path) == 0
+        assert all(one.wait(HANG) == -signal.SIGKILL for one in started)
+    finally:
+        for one in started:
+            one.kill()
+            one.communicate()
+
+
 def test_one_runner_at_a_time(tmp_path: Path) -> None:
     study, log = logging_study(tmp_path, 1)
     with record.StudyFolder(tmp_path / "s", study):

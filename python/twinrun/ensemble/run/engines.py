@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import platform
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -177,12 +178,33 @@ def examine(folder: Path) -> str:
     return State.LOST
 
 
+# How long processes of a dead watcher are waited for once they are killed: those that wait for storage end later.
+_END = 10.0  # s
+
+
 def end_stragglers(folder: Path) -> int:
-    """Kills processes of an attempt whose watcher died, found by their environment; returns how many."""
+    """Kills processes of an attempt whose watcher died, found by their environment; returns how many.
+
+    They have ended then, with those that they started meanwhile, unless the kernel keeps one for longer than
+    ten seconds.
+    """
+    killed: set[int] = set()
+    deadline = time.monotonic() + _END
+    while True:
+        alive = _kill_marked(f"{FOLDER}={folder}".encode())
+        killed |= alive
+        if not alive or time.monotonic() >= deadline:
+            return len(killed)
+        time.sleep(0.01)
+
+
+def _kill_marked(mark: bytes) -> set[int]:
+    """Sends SIGKILL to the processes whose environment has this variable; returns their numbers. One that has
+    ended has no environment any more.
+    """
     import signal
 
-    mark = f"{FOLDER}={folder}".encode()
-    killed = 0
+    found = set()
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
             continue
@@ -190,7 +212,7 @@ def end_stragglers(folder: Path) -> int:
             with open(f"/proc/{name}/environ", "rb") as file:
                 if mark in file.read().split(b"\0"):
                     os.kill(int(name), signal.SIGKILL)
-                    killed += 1
+                    found.add(int(name))
         except OSError:
             continue
-    return killed
+    return found
