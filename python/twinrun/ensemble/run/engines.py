@@ -178,7 +178,7 @@ def examine(folder: Path) -> str:
     return State.LOST
 
 
-# How long processes of a dead watcher are waited for once they are killed: those that wait for storage end later.
+# How long killed processes of a dead watcher are waited for: those that wait for storage end later.
 _END = 10.0  # s
 
 
