@@ -38,7 +38,8 @@ def field_text(f: GoldenField) -> str:
 
 def _ranked(c: GoldenCheck) -> bool:
     """Whether ranks are worth a word: a run without them is rank 0 alone."""
-    return any(one.rank for one in (*c.fields, *c.problems, *c.attributes))
+    ranks = [f.rank for f in c.fields] + [p.rank for p in c.problems] + [a.rank for a in c.attributes]
+    return any(ranks)
 
 
 def _prefix(c: GoldenCheck, f: GoldenField) -> str:

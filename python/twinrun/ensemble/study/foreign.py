@@ -140,9 +140,12 @@ def cells_in(text: str, delimiter: str, *, quoted: bool = True) -> list[list[str
 
     Raises ValueError.
     """
-    quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    lines = io.StringIO(text, newline=None)
     # Without `strict` a mark that is never closed would swallow all rows after it.
-    reader = csv.reader(io.StringIO(text, newline=None), delimiter=delimiter, quoting=quoting, strict=True)
+    if quoted:
+        reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    else:
+        reader = csv.reader(lines, delimiter=delimiter, quoting=csv.QUOTE_NONE, strict=True)
     try:
         return [row for row in reader if row]
     except csv.Error as e:
