@@ -21,7 +21,9 @@ class NewNames:
     def __init__(self, rules: Sequence[Rename], label: str) -> None:
         self._rules, self._label = tuple(rules), label
         self._used: set[int] = set()
-        self._old: dict[str, str] = {}  # names of modules by their new names
+        # Old names by their new ones.
+        self._modules: dict[str, str] = {}
+        self._values: dict[str, str] = {}
 
     def apply(self, events: Iterable[Event]) -> None:
         """Changes the events. Raises Incomparable where two names become one."""
@@ -30,12 +32,11 @@ class NewNames:
         for event in events:
             if event.module:
                 old, event.module = event.module, self._new(event.module)
-                self._one(self._old, old, event.module)
+                self._one(self._modules, old, event.module)
             else:
-                names: dict[str, str] = {}
                 for value in event.values:
                     old, value.name = value.name, self._new(value.name)
-                    self._one(names, old, value.name)
+                    self._one(self._values, old, value.name)
 
     def unused(self) -> list[str]:
         """What is wrong with the rules: those that matched nothing."""

@@ -345,9 +345,10 @@ std::vector<std::string> without_secrets(std::vector<std::string> words) {
             word = kHidden;
         } else if (is_secret_setting(word, equals)) {
             word = word.substr(0, equals + 1) + std::string(kHidden);
-        } else if (comes_before_secret(word) || ends_with_name_of_secret(word)) {
+        } else if (comes_before_secret(word)) {
             hide = true;
         } else {
+            hide = ends_with_name_of_secret(word);
             word = without_secrets(std::string_view(word));
         }
     }

@@ -117,6 +117,7 @@ TEST(Secrets, OfArguments) {
               {"--mytoken=...", "--MYPASSWORD", "...", "--oauth=...", "--jwt", "...", "--userpass=..."}},
              {{"--header=X-Api-Key:", "SEC", "{token:", "SEC}", "Authorization:", "Basic", "SEC", "x"},
               {"--header=X-Api-Key:", "...", "{token:", "...", "Authorization:", "Basic", "...", "x"}},
+             {{"--to=https://u:SEC@h,token:", "SEC"}, {"--to=https://h,token:", "..."}},
              {{"secret", "=", "SEC", "--n", "3", "T::token::", "x"},
               {"secret", "=", "...", "--n", "3", "T::token::", "x"}},
              {{"sim", "--atol=1e-6", "s3://b/x", ""}, {"sim", "--atol=1e-6", "s3://b/x", ""}},

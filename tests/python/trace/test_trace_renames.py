@@ -83,6 +83,16 @@ def test_fields_of_simulations(tmp_path: Path) -> None:
     assert found.first_divergence.site.phase == "after forces"
 
 
+def test_two_fields_never_become_one(tmp_path: Path) -> None:
+    """Also where no phase has both."""
+    for path, names in (("a", ("x", "x")), ("b", ("u", "v"))):
+        with twinrun.Run(tmp_path / path) as run:
+            for phase, name in zip(("begin", "end"), names, strict=True):
+                run.capture(0, {name: np.ones(4)}, phase=phase)
+    with pytest.raises(twinrun.Incomparable, match="'u' and 'v' both get the name 'x'"):
+        twinrun.compare_traces(tmp_path / "a", tmp_path / "b", rename={"u": "x", "v": "x"})
+
+
 def test_renamed_traces_compare_as_those_that_have_the_names(tmp_path: Path) -> None:
     """At random: modules with other names, and some values that differ."""
     draw = random.Random(3)
