@@ -1,6 +1,6 @@
 """How often reports on ensembles keep their promises, over simulated studies whose truth is known.
 
-python bench/ensemble_rates.py grid|alarms|power|alone|causes|intervals|coverage|covariates|kept|unseen|unequal|slow|slow-tests|slow-told [--studies N] [--tasks 10,40,200] [--noise normal,...] [--design ...]
+python bench/ensemble_rates.py grid|alarms|power|alone|causes|intervals|coverage|covariates|kept|unseen|unequal|slow|slow-tests|slow-told|workloads [--studies N] [--tasks 10,40,200] [--noise normal,...] [--design ...]
 
 grid: alarms and intervals of the same reports, with Clopper and Pearson's interval of the rate of false claims.
         --jobs: processes at once, of grid, power, causes and slow; --json FILE: a line for
@@ -20,6 +20,7 @@ causes: one cause is planted, twice as large as promised; how many reports find 
 slow: one task in ten is 10% slower, beside a deviation of 3%; how many studies `tail` finds, and how many any test could.
 slow-tests: the same of tests that take noise for normal, and how often they claim a group where noise is skewed.
 slow-told: how many of the same studies, and of noise alone, `tail` claims and describes, at the level of nine tests.
+workloads: replicas that begin at one moment, in studies of several conditions; how many reports claim what.
 
 Each row is printed as it is done, as a row of a table in Markdown. Seeds are fixed: the same command prints the same.
 """
@@ -32,6 +33,7 @@ import multiprocessing
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import reduce
@@ -42,6 +44,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(__file__), "..", "tests", "pytho
 
 import ensemble_rates as rates
 import numpy as np
+from ensemble_simulation import workloads
 from scipy import stats
 
 
@@ -227,10 +230,30 @@ def _slow(a: argparse.Namespace, sizes: list[int]) -> None:
         print(f"| {n} | {_within(found, a.studies)} | {100 * bound:.0f}% |", flush=True)
 
 
+def _workloads(a: argparse.Namespace, _: list[int]) -> None:
+    print("| workloads | blocks | effect of the condition | claims | which |")
+    print("|---|---|---|---|---|")
+    two = [({"mode": name}, 8) for name in ("off", "on")]
+    sizes = [({"replicas": str(n)}, n) for n in (2, 4, 8)]
+    for said, cells, blocks, effect in (
+        ("two conditions of 8 replicas", two, 10, 0.0),
+        ("2, 4 and 8 replicas", sizes, 8, 0.0),
+        ("two conditions of 8 replicas", two, 10, 0.1),
+    ):
+        which: Counter[str] = Counter()
+        count = 0
+        for seed in range(a.first, a.first + a.studies):
+            claimed = [x.name for x in rates.report(workloads(seed, cells, blocks, effect=effect)).alarms]
+            count += bool(claimed)
+            which.update(claimed)
+        listed = ", ".join(f"{k} {v}" for k, v in which.most_common())
+        print(f"| {said} | {blocks} | {effect:.0%} | {_within(count, a.studies)} | {listed} |", flush=True)
+
+
 _DO = {
     "grid": _grid, "alarms": _alarms, "intervals": _alarms, "power": _effects, "alone": _alone, "causes": _effects, "covariates": _covariates, "kept": _kept,
     "coverage": _coverage, "unseen": _unseen, "unequal": _unequal, "slow": _slow, "slow-tests": _slow_tests,
-    "slow-told": _slow_told,
+    "slow-told": _slow_told, "workloads": _workloads,
 }  # fmt: skip
 
 
