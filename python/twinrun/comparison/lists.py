@@ -460,9 +460,15 @@ def _chosen(
 def asked_for(
     settings: Settings, name: str, floating: bool, step: int | None, by_metadata: bool
 ) -> tuple[Decision, bool]:
-    """The decision for all fields of a rule, but for its tolerance where that of the metadata counts."""
-    like = FieldRef(name, "f64" if floating else "i64", "little", (1,), False, "")
-    decision = settings.decision(like, like, step)
+    """The decision for all fields of a rule, but for its tolerance where that of the metadata counts.
+
+    name: '' where no rule depends on names or steps.
+    """
+    if name:
+        like = FieldRef(name, "f64" if floating else "i64", "little", (1,), False, "")
+        decision = settings.decision(like, like, step)
+    else:
+        decision = settings.by_kind[0 if floating else 1]
     rule = settings.rule(name, step)
     asked = not (settings.atol is None and settings.rtol is None and settings.ulps is None)
     if rule is not None and not (rule.atol is None and rule.rtol is None and rule.ulps is None):

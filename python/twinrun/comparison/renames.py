@@ -171,27 +171,19 @@ class Renamed(Wrapped):
 
     def _owners(self, facts: Iterable[Fact]) -> dict[str, str]:
         """The new names of the owners of facts. A group does not get the name of another owner."""
-        olds = dict.fromkeys(fact.owner for fact in facts)
-        names = Counter(self.new_name(old) for old in olds)
-        groups = {old: self._group_name(old, "/") for old in olds if old}
-        names.update(new for old, new in groups.items() if new != self.new_name(old))
-        return {
-            old: "" if not old else groups[old] if names[groups[old]] == 1 else self.new_name(old)
-            for old in olds
-        }
+        names = {fact.owner: self.new_name(fact.owner) if fact.owner else "" for fact in facts}
+        groups = {old: self._group_name(old, "/") for old in names if old}
+        return _with_groups(names, groups)
 
     def _new_names(self, names: Iterable[str]) -> dict[str, str]:
         """The new names of fields. Labels of a container are fields, and go with it as facts do."""
         new = {name: self.new_name(name) for name in names}
-        given = {*new.values()}
+        groups: dict[str, str] = {}
         for name in new:
             owner, at_sign, label = name.partition("@")
             if new[name] == name and at_sign and owner:
-                group = self._group_name(owner, ".") + at_sign + label
-                if group not in given:
-                    new[name] = group
-                    given.add(group)
-        return new
+                groups[name] = self._group_name(owner, ".") + at_sign + label
+        return _with_groups(new, groups)
 
     def _columns(self, name: str, ref: FieldRef) -> FieldRef:
         """The names of the columns of a data frame, which are a field: renamed as the columns are."""
@@ -256,6 +248,21 @@ class Renamed(Wrapped):
 
     def copy_of(self, inner: Subject) -> Renamed:
         return Renamed(inner, self.renames)
+
+
+def _with_groups(names: Mapping[str, str], groups: Mapping[str, str]) -> dict[str, str]:
+    """New names by old ones; those of groups in place of their own, unless two would get one name. The names
+    that groups leave are free: two groups can swap theirs.
+    """
+    moved = {old: new for old, new in groups.items() if new != names[old]}
+    while True:
+        made = {**names, **moved}
+        times = Counter(made.values())
+        clashing = [old for old, new in moved.items() if times[new] > 1]
+        if not clashing:
+            return made
+        for old in clashing:
+            del moved[old]
 
 
 def _called(ref: FieldRef, name: str) -> FieldRef:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -87,6 +88,13 @@ class Settings:
             device=self.device,
             devices=self.devices,
         )
+
+    @functools.cached_property
+    def by_kind(self) -> tuple[Decision, Decision]:
+        """The decisions for floating-point fields and for others, whatever their names, without metadata."""
+        likes = (FieldRef("", dtype, "little", (1,), False, "") for dtype in ("f64", "i64"))
+        floating, others = (self.decision(like, like, None) for like in likes)
+        return floating, others
 
     def rule(self, name: str, step: int | None) -> Rule | None:
         """The rule of a field; its `skip` leaves the field out."""

@@ -8,7 +8,6 @@ import os
 
 from .. import _core
 from ..runs.subject import Subject
-from .lists import asked_for
 from .settings import Settings
 
 __all__ = ["may_start", "start"]
@@ -33,7 +32,5 @@ def start(
     """
     from ..runs.in_memory import open_and_start  # with NumPy
 
-    of_floating, of_others = (
-        asked_for(settings, "", floating, None, False)[0].rule() for floating in (True, False)
-    )
+    of_floating, of_others = (decision.rule() for decision in settings.by_kind)
     return open_and_start(a, b, of_floating, of_others, settings.options(), may_leave)

@@ -157,7 +157,12 @@ class Met:
     left_out: bool = False
     renamed: frozenset[int] = frozenset()
 
+    def __bool__(self) -> bool:
+        return bool(self.matched or self.without or self.skipped or self.left_out or self.renamed)
+
     def __or__(self, other: Met) -> Met:
+        if not other:  # most parts of a comparison
+            return self
         return Met(
             self.matched | other.matched,
             self.without | other.without,

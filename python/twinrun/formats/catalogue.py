@@ -10,6 +10,7 @@ The truth is `FORMAT` in each module; tests/python/formats/test_catalogue.py com
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import struct
@@ -29,9 +30,12 @@ _HDF5 = b"\x89HDF\r\n\x1a\n"
 def _later(module: str, what: str) -> Callable[..., Any]:
     """A function of the FORMAT of a module, which is imported when the function is called."""
 
+    @functools.cache
+    def found() -> Callable[..., Any]:
+        return getattr(importlib.import_module(f".{module}", __package__).FORMAT, what)
+
     def function(*args: object, **options: object) -> object:
-        own = importlib.import_module(f".{module}", __package__).FORMAT
-        return getattr(own, what)(*args, **options)
+        return found()(*args, **options)
 
     return function
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 from typing import BinaryIO
 
 from ..errors import DamagedFile, FormatError, MissingFile, TwinrunError, Unsupported
@@ -32,35 +31,47 @@ __all__ = [
 _OWN = ".twinrun"  # prefix of the names of twinrun's temporary files
 
 
-@contextmanager
-def reading(where: str, what: str = "") -> Iterator[None]:
+class reading:
     """Turns any exception inside the `with` block into a FormatError.
 
     where: the file, for the message. what: the part of it that is read. A TwinrunError passes through
-    unchanged.
+    unchanged. A class: each file is read within a dozen of them, and generators take longer.
     """
-    part = f"{what}: " if what else ""
-    try:
-        yield
-    except TwinrunError:
-        raise
-    except (FileNotFoundError, NotADirectoryError) as error:
+
+    __slots__ = ("_what", "_where")
+
+    def __init__(self, where: str, what: str = "") -> None:
+        self._where, self._what = where, what
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, Exception) and not isinstance(error, TwinrunError):
+            raise _as_format_error(error, self._where, f"{self._what}: " if self._what else "") from error
+
+
+def _as_format_error(error: Exception, where: str, part: str) -> FormatError:
+    """What an error that was met while a file was read is called. part: which part of it."""
+    if isinstance(error, (FileNotFoundError, NotADirectoryError)):
         if is_url(where):  # a reader that asked this machine for a file of that name
-            raise Unsupported(
+            return Unsupported(
                 f"{part}files of this format are not read from stores", where=where, fix="download it first"
-            ) from error
-        raise MissingFile(f"{part}no such file", where=where, fix="check the path") from error
-    except MemoryError as error:
-        raise FormatError(f"{part}not enough memory to read it", where=where) from error
-    except OSError as error:
+            )
+        return MissingFile(f"{part}no such file", where=where, fix="check the path")
+    if isinstance(error, MemoryError):
+        return FormatError(f"{part}not enough memory to read it", where=where)
+    if isinstance(error, OSError):
         # The HDF5 and zip libraries raise OSError without an error number of the system.
         if error.errno is None or error.strerror is None:
-            raise DamagedFile(f"{part}{_words(error)}", where=where) from error
-        raise FormatError(f"{part}cannot be read: {error.strerror}", where=where) from error
-    except RecursionError as error:
-        raise DamagedFile(f"{part}nested too deeply", where=where) from error
-    except Exception as error:  # libraries raise many types of exceptions on damaged input
-        raise DamagedFile(f"{part}{_words(error)}", where=where) from error
+            return DamagedFile(f"{part}{_words(error)}", where=where)
+        return FormatError(f"{part}cannot be read: {error.strerror}", where=where)
+    if isinstance(error, RecursionError):
+        return DamagedFile(f"{part}nested too deeply", where=where)
+    # Libraries raise many types of exceptions on damaged input.
+    return DamagedFile(f"{part}{_words(error)}", where=where)
 
 
 def _words(error: BaseException) -> str:

@@ -149,7 +149,8 @@ class Walker:
             with reading(self.path, f"group {'/' + prefix!r}"):
                 # Soft and external links last, so that their target gets its own name: SWIFT writes
                 # a link GasParticles to the group PartType0.
-                hard_first = sorted((not self.is_hard(group, name), name) for name in group)
+                named = self.text_names(group, prefix)
+                hard_first = sorted((not self.is_hard(group, name), name) for name in named)
                 names = [name for _, name in hard_first]
             for name in names:
                 links += 1
@@ -181,11 +182,23 @@ class Walker:
             stack.extend(reversed(deeper))
         self.content.sources = tuple(self.sources)
 
+    def text_names(self, of: Any, prefix: str) -> list[str]:
+        """The names of links or attributes. Those that are not UTF-8 h5py gives as bytes, and looks up none
+        of them: they are skipped.
+        """
+        names = []
+        for name in of:
+            if isinstance(name, str):
+                names.append(name)
+            else:
+                self.skip(prefix + name.decode("utf-8", "backslashreplace"), "its name is not UTF-8")
+        return names
+
     def attributes(self, item: Any, label: str) -> None:
         """Adds the attributes of an object."""
         attrs = item.attrs
         with reading(self.path, f"attributes of {label!r}"):
-            names = sorted(attrs)
+            names = sorted(self.text_names(attrs, f"{label}@"))
         for name in names:
             if name in _INTERNAL:
                 continue

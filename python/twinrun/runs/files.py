@@ -60,7 +60,9 @@ class Files(Subject):
         self._at_hand = at_hand
         self._options = options
         self._has_metadata = has_metadata
-        self._plain: tuple[_core.FieldList, str] | None = None  # of a single file, and its format
+        # Of a single file: its format, once known, and its fields where the core reads its header.
+        self._format: str | None = None
+        self._plain: _core.FieldList | None = None
         self._times: dict[int | None, float] = {}
         self._timed = False
         self._by_place: dict[Place, list[_Part]] = {}
@@ -149,25 +151,28 @@ class Files(Subject):
             return open_file(file, format, **options) if isinstance(file, str) else file.open(options)
         if not isinstance(file, str):
             return file.open_whatever(options)
-        return open_whatever(file, None if self._plain is None else self._plain[1], **options)
+        return open_whatever(file, self._format, **options)
 
     def __getstate__(self) -> dict:
         """For other processes, which read headers themselves."""
-        return {**self.__dict__, "_plain": None, "_at_hand": None}
+        return {**self.__dict__, "_plain": None, "_format": None, "_at_hand": None}
 
-    def _plain_file(self, path: str) -> tuple[_core.FieldList, str] | None:
-        """The fields of a single file, where the core reads its header."""
+    def _plain_file(self, path: str) -> _core.FieldList | None:
+        """The fields of a single file, where the core reads its header. Keeps the format of any other."""
         if self._options or os.path.isdir(path):
             return None
         try:
             found = detect(path)
         except TwinrunError:  # is found again, and reported, where it is opened
             return None
-        if found is None or not is_plain(found):
+        if found is None:
             return None
-        name = field_name(path) if found.one_array else ""
-        plain = _headers([path], [name], found.name)
-        return None if plain is None else (plain, found.name)
+        self._format = found.name
+        return (
+            _headers([path], [field_name(path) if found.one_array else ""], found.name)
+            if is_plain(found)
+            else None
+        )
 
     @contextlib.contextmanager
     def listed(self, place: Place) -> Iterator[Listed | None]:
@@ -204,9 +209,8 @@ class Files(Subject):
 
     def _listed(self, place: Place) -> Listed | None:
         parts = self._by_place[place]
-        if self._plain is not None:
-            plain, kind = self._plain
-            return self._with_texts(plain, parts, kind)
+        if self._plain is not None and self._format is not None:
+            return self._with_texts(self._plain, parts, self._format)
         files = [part.file for part in parts if not isinstance(part.file, str)]
         if self._options or len(files) != len(parts) or any(part.step is not None for part in parts):
             return None

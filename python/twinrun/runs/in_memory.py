@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 
+import numpy as np
+
 from .. import _core
 from ..errors import TwinrunError
 from ..formats.element_types import unit_of
@@ -14,6 +16,8 @@ from .fields import FieldRef
 from .subject import Listed, Opened, Place, Subject
 
 __all__ = ["Arrays", "open_and_start", "open_arrays"]
+
+_ALONE = "array"  # the name of an array that was given alone
 
 
 class Arrays(Subject):
@@ -76,19 +80,28 @@ def open_arrays(what: object, stream: object = None) -> Arrays:
     """An array or a container of arrays as a subject (see `containers`). Raises TwinrunError."""
     what = state_of(what)
     # The stream of the caller's is for arrays of any package; a list follows PyTorch's own.
-    return _opened(what, _core.FieldList.of_arrays(what, flattened, stream is None), stream)
+    return _opened(what, _core.FieldList.of_arrays(_listed(what), flattened, stream is None), stream)
+
+
+def _listed(what: object) -> object:
+    """What the core is asked to take as a list: a container, or one of a plain array alone."""
+    if type(what) is np.ndarray and what.dtype.kind in "biufc":
+        return {_ALONE: what}
+    return what
 
 
 def _opened(what: object, plain: _core.FieldList | None, stream: object) -> Arrays:
-    if plain is not None:
+    if plain is not None and type(what) is np.ndarray and not plain.rest:
+        return Arrays(plain, _ALONE, one_array=True, stream=stream)
+    if plain is not None and type(what) is not np.ndarray:
         return Arrays(plain, "arrays", stream=stream)
     if is_container(what):
         named = flattened("", what, "arrays")
         if not named:
             raise TwinrunError("an empty container has nothing to compare")
         return Arrays(named, "arrays", stream=stream)
-    named = flattened("array", what)
-    return Arrays(named, "array", one_array=list(named) == ["array"], stream=stream)
+    named = flattened(_ALONE, what)
+    return Arrays(named, _ALONE, one_array=list(named) == [_ALONE], stream=stream)
 
 
 def open_and_start(
@@ -104,6 +117,6 @@ def open_and_start(
     """
     a, b = state_of(a), state_of(b)
     list_a, list_b, started = _core.start_lists(
-        a, b, flattened, True, of_floating, of_others, options, may_leave
+        _listed(a), _listed(b), flattened, True, of_floating, of_others, options, may_leave
     )
     return _opened(a, list_a, None), _opened(b, list_b, None), started

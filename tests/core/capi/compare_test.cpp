@@ -819,7 +819,7 @@ TEST_F(CompareTest, AStepOfSeveralRanks) {
     TWR_EXPECT_OK(twr_close(run));
 }
 
-// A step that is lost is not compared.
+// A step that is lost is not compared. Whichever call hears of the loss first tells it.
 TEST_F(CompareTest, AStepThatIsLost) {
     const std::string reference = capture("reference", 1);
     std::vector<double> x(100000);
@@ -827,10 +827,11 @@ TEST_F(CompareTest, AStepThatIsLost) {
     twr_run* run = open("run");
     TWR_ASSERT_OK(twr_protect(run, "x", x.data(), TWR_F64, 1, shape));
     const testing::NoLargeFiles full;
-    TWR_ASSERT_OK(twr_capture(run, 0));
+    const int captured = twr_capture(run, 0);
+    EXPECT_TRUE(captured == TWR_OK || captured == TWR_STEP_LOST) << twr_error_message();
     TWR_EXPECT_ERROR(twr_compare_step(run, reference.c_str(), nullptr, found_.out()), TWR_ERROR_NOT_FOUND,
                      "not committed");
-    EXPECT_EQ(twr_close(run), TWR_STEP_LOST);
+    EXPECT_EQ(captured + twr_close(run), TWR_OK + TWR_STEP_LOST);
 }
 
 }  // namespace

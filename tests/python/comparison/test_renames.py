@@ -277,10 +277,36 @@ def test_attributes_of_a_group_go_with_all_below_it(tmp_path: Path) -> None:
     assert said("d") == [("PartType0@count", None, "4")]
 
 
+def test_groups_that_swap_names_take_their_attributes_along(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+
+    def write(name: str, groups: list[tuple[str, float, str]]) -> Path:
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            for group, first, unit in groups:
+                file[f"{group}/u"] = np.arange(3.0) + first
+                file[group].attrs["units"] = unit
+        return tmp_path / f"{name}.h5"
+
+    a = write("a", [("g", 0, "m"), ("h", 1, "s"), ("k", 2, "kg")])
+    # The second run by other names: in a pair, in a circle, and with units that stay behind.
+    pair = ["g/*=h/*", "h/*=g/*"]
+    circle = ["g/*=h/*", "h/*=k/*", "k/*=g/*"]
+    assert twinrun.compare(a, write("b", [("h", 0, "m"), ("g", 1, "s"), ("k", 2, "kg")]), rename=pair).same
+    left = twinrun.compare(a, write("d", [("h", 0, "s"), ("g", 1, "m"), ("k", 2, "kg")]), rename=pair)
+    assert left.verdict == "different" and {d.owner for d in left.attributes} == {"g", "h"}
+    turned = write("e", [("k", 0, "m"), ("g", 1, "s"), ("h", 2, "kg")])
+    assert twinrun.compare(a, turned, rename=circle).verdict == "same"
+
+
 def test_labels_of_a_container_go_with_all_below_it() -> None:
     pd = pytest.importorskip("pandas")
     frame = pd.DataFrame({"x": [1.0, 2.0]})
     assert twinrun.compare({"t": frame}, {"u": frame}, rename="u.*=t.*").verdict == "same"
+    other = pd.DataFrame({"x": [1.0, 2.0]}, index=["p", "q"])
+    swapped = {"u": frame, "t": other}, ["u.*=t.*", "t.*=u.*"]
+    assert twinrun.compare({"t": frame, "u": other}, swapped[0], rename=swapped[1]).verdict == "same"
+    with pytest.raises(twinrun.Incomparable, match="t@index"):
+        twinrun.compare({"t": other, "u": frame}, swapped[0], rename=swapped[1])
 
 
 def test_a_collision_of_names_says_the_step(tmp_path: Path) -> None:

@@ -234,6 +234,25 @@ def test_links(tmp_path):
         assert {os.path.basename(p) for p in content.files()} == {"x.h5", "other.h5"}
 
 
+def test_names_that_are_no_utf8_are_skipped(tmp_path):
+    for name, value in (("a", 0.0), ("b", 1.0)):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file["x"] = np.arange(4.0)
+            file.attrs["known"] = 3
+            scalar = h5py.h5s.create(h5py.h5s.SCALAR)
+            found = h5py.h5d.create(file.id, b"bad\xff", h5py.h5t.NATIVE_DOUBLE, scalar)
+            found.write(h5py.h5s.ALL, h5py.h5s.ALL, np.array(value))
+            h5py.h5g.create(file.id, b"group\xf0")
+            h5py.h5a.create(file.id, b"at\xfe", h5py.h5t.NATIVE_DOUBLE, scalar)
+    with open_file(tmp_path / "a.h5") as content:
+        assert list(content.fields) == ["x"]
+        assert {f.name for f in content.facts.values()} == {"known"}
+        assert sorted(name for name, _ in content.skipped) == ["@at\\xfe", "bad\\xff", "group\\xf0"]
+        assert all("not UTF-8" in why for _, why in content.skipped)
+    found = twinrun.compare(tmp_path / "a.h5", tmp_path / "b.h5", partial=True)
+    assert found.verdict == "incomparable" and len(found.problems) == 3
+
+
 def test_deep_groups(tmp_path):
     with h5py.File(tmp_path / "x.h5", "w") as file:
         group = file

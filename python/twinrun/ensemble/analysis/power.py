@@ -23,7 +23,7 @@ __all__ = ["STUDIES", "Chance", "deviations_like", "in_report", "narrowed", "of_
 
 STUDIES = 300  # simulated for each effect: their share is known within about 2%
 _AT_ONCE = 100  # of them
-_LOST = 0.4  # of the studies that may miss it: to intervals that do, and to other findings
+_LOST = 0.65  # of the studies that may miss it: to intervals that do, and to other findings
 _STEPS = 9  # of bisection: an effect is known within about 1%
 _DOUBLINGS = 12
 _POINTS = 4001  # of the integral over the estimated deviation: its error is below 1e-6
