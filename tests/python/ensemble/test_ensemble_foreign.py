@@ -145,6 +145,16 @@ def test_csv() -> None:
     assert found[0]["wall"] == pytest.approx(5e-6) and found[0]["factors"] == {"a": "x"}
 
 
+def test_a_factor_that_is_named_leaves_no_condition_out():
+    rows = [(c, n, f"note {i}{c}{n}") for i in range(4) for c in "ab" for n in (1, 2)]
+    text = "cmd,time,size,remark\n" + "".join(f"{c},{100 + n},{n},{r}\n" for c, n, r in rows)
+    found = read_csv(text, factors=["size"])
+    assert [x["factors"] for x in found] == [{"cmd": c, "size": str(n)} for c, n, _ in rows]
+    # A remark for each row is none, unless it is named.
+    assert set(read_csv(text, factors=["remark"])[0]["factors"]) == {"cmd", "remark"}
+    assert set(read_csv(text)[0]["factors"]) == {"cmd", "remark"}
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -426,9 +426,15 @@ def _places(row: Mapping[str, str], conditions: Sequence[str]) -> dict[str, int]
     return found
 
 
+def _comes_again(column: str, rows: Sequence[Mapping[str, str]]) -> bool:
+    """Whether a column has fewer words than half as many as rows."""
+    return 2 * len({row[column] for row in rows}) <= len(rows)
+
+
 def read_csv(text: str, value: str = "", factors: Sequence[str] = ()) -> list[dict]:
-    """value: the column of times; by default one with such a name. factors: columns of conditions;
-    by default those with a cell that is not a number. Columns of numbers are metrics.
+    """value: the column of times; by default one with such a name. factors: columns of conditions, beside
+    those of words that come again; by default all those with a cell that is not a number. Columns of numbers
+    are metrics.
     """
     first = text.split("\n", 1)[0]
     delimiter = max(",;\t|", key=first.count)
@@ -449,12 +455,18 @@ def read_csv(text: str, value: str = "", factors: Sequence[str] = ()) -> list[di
     ours = any(name.startswith("factors.") for name in head)
     own |= {"cores", "replica", "slot", "released"} & set(head) if ours else set()
     conditions = list(factors) or [name for name in head if name.startswith("factors.")]
-    if not conditions and not ours:
-        conditions = [
+    if not ours:
+        words = [
             n
             for n in head
             if n != time and n not in own and any(r[n] and number_of(r[n]) is None for r in rows)
         ]
+        # A condition that is left out counts as noise, and hides what it does. Remarks come once.
+        conditions = (
+            [n for n in head if n in conditions or (n in words and _comes_again(n, rows))]
+            if conditions
+            else words
+        )
     metrics = [
         n
         for n in head
