@@ -10,7 +10,7 @@ import hashlib
 import math
 import operator
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 else:
     from ..later import numpy as np
 
-__all__ = ["Digest", "digest", "digest_of_text", "digests_of", "digests_read", "digests_started"]
+__all__ = ["Digest", "DigestNumbers", "digest", "digest_of_text", "digests_of", "digests_read", "digests_started"]
 
 # The size of a chunk is a part of the definition: roots of trees with other chunks are other
 # numbers.
@@ -304,13 +304,34 @@ def digests_of(
     return [(Digest._of(batch, at), kind, shape) for at, (kind, shape, _) in enumerate(facts)]
 
 
-def digests_read(made: _core.WordDigests) -> Iterator[tuple[int, str, tuple[int, ...]]]:
+class DigestNumbers:
+    """The numbers of digests that are read together. Many come again: what one module gives the next one
+    takes.
+    """
+
+    __slots__ = ("by_form",)
+
+    def __init__(self) -> None:
+        # By type and shape: these as they were first met, so that one object does for all; and the
+        # number of each root.
+        self.by_form: dict[tuple[str, tuple[int, ...]], tuple[str, tuple[int, ...], dict[int, int]]] = {}
+
+
+def digests_read(
+    made: _core.WordDigests, known: DigestNumbers
+) -> Iterator[tuple[int, str, tuple[int, ...]]]:
     """(number, type, shape) of each array. Waits for devices. Raises TwinrunError.
 
     One after the other: thousands of tuples at once would set Python's garbage collector to work.
     """
-    for (kind, shape), root in zip(made.facts, made.roots(), strict=True):
-        yield _number(kind, shape, "bits", root), kind, shape
+    by_form = known.by_form
+    for form, root in zip(made.facts, made.roots(), strict=True):
+        if (same := by_form.get(form)) is None:
+            same = by_form[form] = (*form, {})
+        kind, shape, numbers = same
+        if (number := numbers.get(root)) is None:
+            number = numbers[root] = _number(kind, shape, "bits", root)
+        yield number, kind, shape
 
 
 def digests_started(
@@ -320,11 +341,26 @@ def digests_started(
 
     The core takes plain arrays and tensors by itself. name_of: what a message calls the array at a place.
     """
-    keep: list[object] = []
-    tensor = _tensor_type()
     # A stream of the caller's is one that the core does not ask for.
     made = _core.WordDigests([None] * len(arrays) if stream is not None else arrays)
-    for at in made.missing:
+    missing = made.missing
+    keep = _put(made, missing, arrays, name_of, stream) if missing else None
+    made.start(_FEW_BYTES)
+    del keep
+    return made
+
+
+def _put(
+    made: _core.WordDigests,
+    missing: Iterable[int],
+    arrays: Sequence[object],
+    name_of: Callable[[int], str],
+    stream: object,
+) -> list[object]:
+    """Hands over the arrays that the core does not take by itself. Gives what keeps them alive."""
+    keep: list[object] = []
+    tensor = _tensor_type()
+    for at in missing:
         array = arrays[at]
         if tensor is not None and isinstance(array, tensor):
             field, owner, kind, shape = _words_of_tensor(name_of(at), array)
@@ -332,9 +368,7 @@ def digests_started(
             field, owner, kind, shape = _words_of_array(name_of(at), array, stream)
         keep.append(owner)
         made.put(at, field, kind, shape)
-    made.start(_FEW_BYTES)
-    del keep
-    return made
+    return keep
 
 
 def _of_values(

@@ -13,7 +13,7 @@ import torch
 from ..trace.online import TraceDiverged
 from .graph_capture import capturing, refuse_graph_capture
 from .iterations import Iterations
-from .modes import no_modes
+from .modes import no_modes, sees_operations
 from .position import Position
 from .replicas import ReplicasDiffer
 
@@ -33,10 +33,13 @@ class _Work:
     def __enter__(self) -> None:
         self._guard.begin()
         try:
-            self._modes = no_modes()
-            self._modes.__enter__()
+            self._modes = None
+            if sees_operations():  # in most trainings nothing does, and contexts take time
+                self._modes = no_modes()
+                self._modes.__enter__()
             self._had_gradients = torch.is_grad_enabled()
-            torch._C._set_grad_enabled(False)
+            if self._had_gradients:
+                torch._C._set_grad_enabled(False)
         except BaseException:
             self._guard.end()
             raise
@@ -46,7 +49,8 @@ class _Work:
     ) -> bool:
         try:
             torch._C._set_grad_enabled(self._had_gradients)
-            self._modes.__exit__(None, None, None)
+            if self._modes is not None:
+                self._modes.__exit__(None, None, None)
             return (
                 error is not None and self._what is not None and self._guard.failed(_told(self._what), error)
             )

@@ -132,12 +132,13 @@ class ModuleGradients:
             for number, (target, _) in enumerate(node.next_functions):
                 if target is None:
                     continue
-                if target._sequence_nr() >= _COLLECTORS:
+                made = target._sequence_nr()
+                if made >= _COLLECTORS:
                     if (
                         id(getattr(target, "variable", None)) not in self._owners
                     ):  # parameters have events of their own
                         leaving.append(number)
-                elif outside(target):
+                elif made < first or id(target) in stops:
                     leaving.append(number)
                     exits.append(target)
                 else:
