@@ -12,7 +12,7 @@ import operator
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _core
 from ..arguments import tolerance_number
@@ -27,7 +27,15 @@ if TYPE_CHECKING:
 else:
     from ..later import numpy as np
 
-__all__ = ["Digest", "DigestNumbers", "digest", "digest_of_text", "digests_of", "digests_read", "digests_started"]
+__all__ = [
+    "Digest",
+    "DigestNumbers",
+    "digest",
+    "digest_of_text",
+    "digests_of",
+    "digests_read",
+    "digests_started",
+]
 
 # The size of a chunk is a part of the definition: roots of trees with other chunks are other
 # numbers.
@@ -304,6 +312,20 @@ def digests_of(
     return [(Digest._of(batch, at), kind, shape) for at, (kind, shape, _) in enumerate(facts)]
 
 
+class _OfForm(NamedTuple):
+    kind: str
+    shape: tuple[int, ...]
+    begun: Any
+    numbers: dict[int, int]
+
+    def number(self, root: int) -> int:
+        """As `_number` gives it."""
+        whole = self.begun.copy()
+        whole.update(root.to_bytes(8, "little"))
+        number = self.numbers[root] = int.from_bytes(whole.digest(), "big")
+        return number
+
+
 class DigestNumbers:
     """The numbers of digests that are read together. Many come again: what one module gives the next one
     takes.
@@ -312,26 +334,24 @@ class DigestNumbers:
     __slots__ = ("by_form",)
 
     def __init__(self) -> None:
-        # By type and shape: these as they were first met, so that one object does for all; and the
-        # number of each root.
-        self.by_form: dict[tuple[str, tuple[int, ...]], tuple[str, tuple[int, ...], dict[int, int]]] = {}
+        # By type and shape: these as they were first met, so that one object does for all; the hash
+        # of what stands before a root; and the number of each root.
+        self.by_form: dict[tuple[str, tuple[int, ...]], _OfForm] = {}
 
 
-def digests_read(
-    made: _core.WordDigests, known: DigestNumbers
-) -> Iterator[tuple[int, str, tuple[int, ...]]]:
+def digests_read(made: _core.WordDigests, known: DigestNumbers) -> Iterator[tuple[int, str, tuple[int, ...]]]:
     """(number, type, shape) of each array. Waits for devices. Raises TwinrunError.
 
     One after the other: thousands of tuples at once would set Python's garbage collector to work.
     """
     by_form = known.by_form
     for form, root in zip(made.facts, made.roots(), strict=True):
-        if (same := by_form.get(form)) is None:
-            same = by_form[form] = (*form, {})
-        kind, shape, numbers = same
-        if (number := numbers.get(root)) is None:
-            number = numbers[root] = _number(kind, shape, "bits", root)
-        yield number, kind, shape
+        of = by_form.get(form)
+        if of is None:
+            begun = hashlib.blake2b(_form_text(*form, "bits"), digest_size=16)
+            of = by_form[form] = _OfForm(*form, begun, {})
+        number = of.numbers.get(root)
+        yield of.number(root) if number is None else number, of.kind, of.shape
 
 
 def digests_started(

@@ -19,6 +19,7 @@ from .model import Owners
 from .modes import in_backward
 from .position import Position
 from .recorder import Recorder
+from .values import leaves
 
 __all__ = ["ModuleGradients", "sequence_number"]
 
@@ -180,4 +181,4 @@ class ModuleGradients:
         event = self._recorder.event(
             "backward", region.path, region.kind, region.operation, region.call, region.microbatch, enclosing
         )
-        self._recorder.see(event, "grad", list(gradients), out=out, role="gradient")
+        self._recorder.see_leaves(event, leaves("grad", gradients), out=out, role="gradient")

@@ -19,7 +19,8 @@ class Frame:
 class Position:
     """Where a training is. Hooks move it; events are numbered by it.
 
-    chosen: whether this iteration is traced. touched: whether it has begun. optimizing: whether a step of an optimizer is under way.
+    chosen: whether this iteration is traced. touched: whether it has begun. optimizing: whether a step of an
+    optimizer is under way.
     """
 
     __slots__ = (
