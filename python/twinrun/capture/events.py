@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import _core
 from ..errors import TwinrunError
-from ..runs.digest import Digest, DigestNumbers, digest_of_text, digests_read, digests_started
+from ..runs.digest import Digest, digest_of_text, digests_read, digests_started
 from ..runs.events import KEPT, Event, Traced, Wanted, encoded_events
 
 __all__ = ["EventWriter", "StepEvents", "copied", "known_value"]
@@ -52,12 +52,8 @@ class StepEvents:
 
     def read(self) -> None:
         """Reads the digests into the values. Waits for devices."""
-        waiting = iter(self.waiting)
-        numbers = DigestNumbers()
-        for made in self.started:
-            # The digests first: zip takes one of the first too many.
-            for (number, kind, shape), traced in zip(digests_read(made, numbers), waiting, strict=False):
-                traced.digest, traced.dtype, traced.shape = number, kind, shape
+        for traced, read in zip(self.waiting, digests_read(self.started), strict=True):
+            traced.digest, traced.dtype, traced.shape = read
         self.started, self.waiting = [], []
 
     def fields(self) -> dict[str, object]:

@@ -27,15 +27,7 @@ if TYPE_CHECKING:
 else:
     from ..later import numpy as np
 
-__all__ = [
-    "Digest",
-    "DigestNumbers",
-    "digest",
-    "digest_of_text",
-    "digests_of",
-    "digests_read",
-    "digests_started",
-]
+__all__ = ["Digest", "digest", "digest_of_text", "digests_of", "digests_read", "digests_started"]
 
 # The size of a chunk is a part of the definition: roots of trees with other chunks are other
 # numbers.
@@ -313,6 +305,8 @@ def digests_of(
 
 
 class _OfForm(NamedTuple):
+    """Digests of one type and shape. begun: the hash of what stands before a root. numbers: by root."""
+
     kind: str
     shape: tuple[int, ...]
     begun: Any
@@ -326,32 +320,21 @@ class _OfForm(NamedTuple):
         return number
 
 
-class DigestNumbers:
-    """The numbers of digests that are read together. Many come again: what one module gives the next one
-    takes.
-    """
-
-    __slots__ = ("by_form",)
-
-    def __init__(self) -> None:
-        # By type and shape: these as they were first met, so that one object does for all; the hash
-        # of what stands before a root; and the number of each root.
-        self.by_form: dict[tuple[str, tuple[int, ...]], _OfForm] = {}
-
-
-def digests_read(made: _core.WordDigests, known: DigestNumbers) -> Iterator[tuple[int, str, tuple[int, ...]]]:
-    """(number, type, shape) of each array. Waits for devices. Raises TwinrunError.
+def digests_read(batches: Iterable[_core.WordDigests]) -> Iterator[tuple[int, str, tuple[int, ...]]]:
+    """(number, type, shape) of each array of several batches. Waits for devices. Raises TwinrunError.
 
     One after the other: thousands of tuples at once would set Python's garbage collector to work.
     """
-    by_form = known.by_form
-    for form, root in zip(made.facts, made.roots(), strict=True):
-        of = by_form.get(form)
-        if of is None:
-            begun = hashlib.blake2b(_form_text(*form, "bits"), digest_size=16)
-            of = by_form[form] = _OfForm(*form, begun, {})
-        number = of.numbers.get(root)
-        yield of.number(root) if number is None else number, of.kind, of.shape
+    # Many values come again, as what one module gives the next one takes: each number is made once.
+    forms: dict[tuple[str, tuple[int, ...]], _OfForm] = {}
+    for made in batches:
+        for form, root in zip(made.facts, made.roots(), strict=True):
+            of = forms.get(form)
+            if of is None:
+                begun = hashlib.blake2b(_form_text(*form, "bits"), digest_size=16)
+                of = forms[form] = _OfForm(*form, begun, {})
+            number = of.numbers.get(root)
+            yield of.number(root) if number is None else number, of.kind, of.shape
 
 
 def digests_started(

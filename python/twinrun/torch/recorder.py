@@ -5,7 +5,7 @@ value in one batch.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -90,8 +90,12 @@ class Recorder:
         else:
             self.see_leaves(event, leaves(name, what), out=out, role=role)
 
-    def see_leaves(self, event: Event, found: Iterable[Leaf], *, out: bool, role: str = "value") -> None:
+    def see_leaves(self, event: Event, found: Sequence[Leaf], *, out: bool, role: str = "value") -> None:
         """Adds tensors to an event, and plain values as settings, which come before all tensors."""
+        if len(found) == 1 and is_plain(found[0][1]):  # most modules take one tensor, and give one
+            ((name, tensor),) = found
+            self._writer.see_one(event, name, tensor, out=out, role=role, keep=self._keeper(event))
+            return
         tensors: dict[str, torch.Tensor] = {}
         keep, places = self._keeper(event), {}
         for label, one in found:
