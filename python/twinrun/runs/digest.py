@@ -331,8 +331,9 @@ def digests_read(batches: Iterable[_core.WordDigests]) -> Iterator[tuple[int, st
         for form, root in zip(made.facts, made.roots(), strict=True):
             of = forms.get(form)
             if of is None:
-                begun = hashlib.blake2b(_form_text(*form, "bits"), digest_size=16)
-                of = forms[form] = _OfForm(*form, begun, {})
+                kind, shape = form
+                begun = hashlib.blake2b(_form_text(kind, shape, "bits"), digest_size=16)
+                of = forms[form] = _OfForm(kind, shape, begun, {})
             number = of.numbers.get(root)
             yield of.number(root) if number is None else number, of.kind, of.shape
 
