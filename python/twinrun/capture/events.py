@@ -15,7 +15,7 @@ from ..errors import TwinrunError
 from ..runs.digest import Digest, digest_of_text, digests_read, digests_started
 from ..runs.events import KEPT, Event, Traced, Wanted, encoded_events
 
-__all__ = ["EventWriter", "StepEvents", "copied", "known_input"]
+__all__ = ["EventWriter", "StepEvents", "copied", "known_value"]
 
 _Facts = TypeVar("_Facts")
 
@@ -52,11 +52,8 @@ class StepEvents:
 
     def read(self) -> None:
         """Reads the digests into the values. Waits for devices."""
-        waiting = iter(self.waiting)
-        for made in self.started:
-            # The digests first: zip takes one of the first too many.
-            for (number, kind, shape), traced in zip(digests_read(made), waiting, strict=False):
-                traced.digest, traced.dtype, traced.shape = number, kind, shape
+        for traced, read in zip(self.waiting, digests_read(self.started), strict=True):
+            traced.digest, traced.dtype, traced.shape = read
         self.started, self.waiting = [], []
 
     def fields(self) -> dict[str, object]:
@@ -85,13 +82,13 @@ class _Batch:
         self.kept: list[_Kept] = []
 
 
-def known_input(name: str, digest: Digest, form: tuple, role: Any) -> Traced:
-    """A value that goes into events, whose digest was made before. It may be one of many events.
+def known_value(name: str, digest: Digest, form: tuple, role: Any, *, out: bool = False) -> Traced:
+    """A value whose digest was made before. It may be one of many events.
 
     form: type and shape.
     """
     kind, shape = form
-    return Traced(name, False, role, kind, shape, digest=int(digest))
+    return Traced(name, out, role, kind, shape, digest=int(digest))
 
 
 class _Together:
@@ -105,7 +102,7 @@ class _Together:
     def __enter__(self) -> None:
         self._begun = self._writer.begin_together()
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         if self._begun:
             self._writer.end_together()
 
@@ -153,6 +150,10 @@ class EventWriter:
         """
         if not arrays:
             return
+        if keep is None and len(arrays) == 1:
+            ((name, array),) = arrays.items()
+            self.see_one(event, name, array, out=out, role=role, keep=None)
+            return
         batch = self._together or _Batch()
         values, traced, data = event.values, batch.traced, batch.arrays
         for name, array in arrays.items():
@@ -167,15 +168,18 @@ class EventWriter:
 
     def see_one(self, event: Event, name: str, array: object, *, out: bool, role: Any, keep: Any) -> None:
         """As `see` of one array."""
-        batch = self._together or _Batch()
         one = Traced(name, out, role, "", ())
         event.values.append(one)
+        batch = self._together
+        if batch is None:
+            self._digest([one], [array])
+            if keep is not None:
+                self._keep(one, array, keep, None)
+            return
         batch.traced.append(one)
         batch.arrays.append(array)
         if keep is not None:
             batch.kept.append(_Kept(one, array, keep, None))
-        if batch is not self._together:
-            self._start(batch)
 
     def together(self) -> contextlib.AbstractContextManager[None]:
         """Values that are seen within this context are digested in one batch, at its end: they must not
@@ -200,16 +204,20 @@ class EventWriter:
         """Digests values, and keeps the data of some."""
         if not batch.traced:
             return
-        step = self._step
-        try:
-            step.started.append(digests_started(batch.arrays, lambda at: batch.traced[at].name))
-        except TwinrunError:
-            for one, array in zip(batch.traced, batch.arrays, strict=True):
-                self._alone(one, array)
-        else:
-            step.waiting.extend(batch.traced)
+        self._digest(batch.traced, batch.arrays)
         for kept in batch.kept:
             self._keep(*kept)
+
+    def _digest(self, traced: list[Traced], arrays: list[object]) -> None:
+        """Digests the arrays of values."""
+        step = self._step
+        try:
+            step.started.append(digests_started(arrays, lambda at: traced[at].name))
+        except TwinrunError:
+            for one, array in zip(traced, arrays, strict=True):
+                self._alone(one, array)
+        else:
+            step.waiting.extend(traced)
 
     def _keep(self, traced: Traced, array: object, keep: Callable[[Any], Any], place: Any) -> None:
         if traced.missing or (copy := keep(array)) is None:

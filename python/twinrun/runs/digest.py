@@ -10,9 +10,9 @@ import hashlib
 import math
 import operator
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import _core
 from ..arguments import tolerance_number
@@ -304,13 +304,38 @@ def digests_of(
     return [(Digest._of(batch, at), kind, shape) for at, (kind, shape, _) in enumerate(facts)]
 
 
-def digests_read(made: _core.WordDigests) -> Iterator[tuple[int, str, tuple[int, ...]]]:
-    """(number, type, shape) of each array. Waits for devices. Raises TwinrunError.
+class _OfForm(NamedTuple):
+    """Digests of one type and shape. begun: the hash of what stands before a root. numbers: by root."""
+
+    kind: str
+    shape: tuple[int, ...]
+    begun: Any
+    numbers: dict[int, int]
+
+    def number(self, root: int) -> int:
+        """As `_number` gives it."""
+        whole = self.begun.copy()
+        whole.update(root.to_bytes(8, "little"))
+        number = self.numbers[root] = int.from_bytes(whole.digest(), "big")
+        return number
+
+
+def digests_read(batches: Iterable[_core.WordDigests]) -> Iterator[tuple[int, str, tuple[int, ...]]]:
+    """(number, type, shape) of each array of several batches. Waits for devices. Raises TwinrunError.
 
     One after the other: thousands of tuples at once would set Python's garbage collector to work.
     """
-    for (kind, shape), root in zip(made.facts, made.roots(), strict=True):
-        yield _number(kind, shape, "bits", root), kind, shape
+    # Many values come again, as what one module gives the next one takes: each number is made once.
+    forms: dict[tuple[str, tuple[int, ...]], _OfForm] = {}
+    for made in batches:
+        for form, root in zip(made.facts, made.roots(), strict=True):
+            of = forms.get(form)
+            if of is None:
+                kind, shape = form
+                begun = hashlib.blake2b(_form_text(kind, shape, "bits"), digest_size=16)
+                of = forms[form] = _OfForm(kind, shape, begun, {})
+            number = of.numbers.get(root)
+            yield of.number(root) if number is None else number, of.kind, of.shape
 
 
 def digests_started(
@@ -320,11 +345,26 @@ def digests_started(
 
     The core takes plain arrays and tensors by itself. name_of: what a message calls the array at a place.
     """
-    keep: list[object] = []
-    tensor = _tensor_type()
     # A stream of the caller's is one that the core does not ask for.
     made = _core.WordDigests([None] * len(arrays) if stream is not None else arrays)
-    for at in made.missing:
+    missing = made.missing
+    keep = _put(made, missing, arrays, name_of, stream) if missing else None
+    made.start(_FEW_BYTES)
+    del keep
+    return made
+
+
+def _put(
+    made: _core.WordDigests,
+    missing: Iterable[int],
+    arrays: Sequence[object],
+    name_of: Callable[[int], str],
+    stream: object,
+) -> list[object]:
+    """Hands over the arrays that the core does not take by itself. Gives what keeps them alive."""
+    keep: list[object] = []
+    tensor = _tensor_type()
+    for at in missing:
         array = arrays[at]
         if tensor is not None and isinstance(array, tensor):
             field, owner, kind, shape = _words_of_tensor(name_of(at), array)
@@ -332,9 +372,7 @@ def digests_started(
             field, owner, kind, shape = _words_of_array(name_of(at), array, stream)
         keep.append(owner)
         made.put(at, field, kind, shape)
-    made.start(_FEW_BYTES)
-    del keep
-    return made
+    return keep
 
 
 def _of_values(

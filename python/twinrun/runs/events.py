@@ -123,17 +123,17 @@ def encoded_events(
     events: Sequence[Event], problems: Iterable[str] = (), wanted: Iterable[Wanted] = ()
 ) -> dict[str, np.ndarray]:
     """The fields that hold the events of a step. wanted: see `Decoded`."""
-    numbers = [v.digest for e in events for v in e.values]
-    packed = b"".join(n.to_bytes(16, "big") for n in numbers)
+    values = [v for e in events for v in e.values]
+    numbers = [v.digest for v in values]
+    packed = b"".join([n.to_bytes(16, "big") for n in numbers])
     digests = np.frombuffer(packed, ">u8").astype(np.uint64).reshape(len(numbers), 2)
     table = _Table("twinrun trace", VERSION, list(problems), list(events), list(wanted))
     try:
-        for e in events:
-            for v in e.values:
-                v.digest = 0
+        for v in values:
+            v.digest = 0
         text = msgspec.json.encode(table)
     finally:  # values may be those of later events, too
-        for number, v in zip(numbers, (v for e in events for v in e.values), strict=True):
+        for number, v in zip(numbers, values, strict=True):
             v.digest = number
     return {EVENTS: np.frombuffer(text, np.uint8), DIGESTS: digests}
 

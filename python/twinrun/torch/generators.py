@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..capture.events import EventWriter, known_input
+from ..capture.events import EventWriter, known_value
 from ..runs.digest import digests_of
 from ..runs.events import Event, Traced
 from .values import digest_of_text
@@ -69,5 +69,5 @@ class Generators:
         known = self._known.get(name)
         if known is None or known[0] != mark:
             digest, *form = digests_of({name: state()})[0]
-            known = self._known[name] = mark, known_input(name, digest, tuple(form), "rng")
+            known = self._known[name] = mark, known_value(name, digest, tuple(form), "rng")
         event.values.append(known[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,13 +28,14 @@ class ParameterGradients:
         """Adds the hooks of parameters, and what removes them to `handles`."""
         for p in parameters:
             if p.requires_grad:
-                handles.append(p.register_post_accumulate_grad_hook(self._accumulated))
+                path, name = self._owners.get(id(p), _UNOWNED)
+                accumulated = partial(self._accumulated, path, name, f"gradient of {name}")
+                handles.append(p.register_post_accumulate_grad_hook(accumulated))
 
-    def _accumulated(self, p: torch.nn.Parameter) -> None:
-        if not self._guard.records() or p.grad is None:
+    def _accumulated(self, path: str, name: str, operation: str, p: torch.nn.Parameter) -> None:
+        """A gradient is summed up. path, name: of the parameter. operation: what its event is called."""
+        if not self._guard.records() or (gradient := p.grad) is None:
             return
         with self._guard.work("a gradient of a parameter"):
-            path, name = self._owners.get(id(p), _UNOWNED)
-            call = self._position.new_call()
-            event = self._recorder.event("backward", path, "", f"gradient of {name}", call)
-            self._recorder.see(event, name, p.grad, out=True, role="gradient")
+            event = self._recorder.event("backward", path, "", operation, self._position.new_call())
+            self._recorder.see(event, name, gradient, out=True, role="gradient")

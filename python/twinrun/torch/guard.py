@@ -13,7 +13,7 @@ import torch
 from ..trace.online import TraceDiverged
 from .graph_capture import capturing, refuse_graph_capture
 from .iterations import Iterations
-from .modes import no_modes
+from .modes import no_modes, sees_operations
 from .position import Position
 from .replicas import ReplicasDiffer
 
@@ -31,14 +31,18 @@ class _Work:
         self._guard, self._what = guard, what
 
     def __enter__(self) -> None:
-        self._guard.begin()
+        guard = self._guard
+        guard.lock.acquire()
+        guard.thread.inside = True
         try:
-            self._modes = no_modes()
-            self._modes.__enter__()
+            self._modes = None
+            if sees_operations():  # in most trainings nothing does, and contexts take time
+                self._modes = no_modes()
+                self._modes.__enter__()
             self._had_gradients = torch.is_grad_enabled()
             torch._C._set_grad_enabled(False)
         except BaseException:
-            self._guard.end()
+            self._leave()
             raise
 
     def __exit__(
@@ -46,12 +50,17 @@ class _Work:
     ) -> bool:
         try:
             torch._C._set_grad_enabled(self._had_gradients)
-            self._modes.__exit__(None, None, None)
+            if self._modes is not None:
+                self._modes.__exit__(None, None, None)
             return (
                 error is not None and self._what is not None and self._guard.failed(_told(self._what), error)
             )
         finally:
-            self._guard.end()
+            self._leave()
+
+    def _leave(self) -> None:
+        self._guard.thread.inside = False
+        self._guard.lock.release()
 
 
 def _told(what: str | tuple[str, str]) -> str:
@@ -67,7 +76,8 @@ class Guard:
     """Runs the work of a trace. After an error the trace is stopped, and the training goes on.
 
     handles: of the hooks; without any the trace does nothing. raises: whether errors reach the training.
-    problems: what could not be traced. stopped: whether the trace ended.
+    problems: what could not be traced. stopped: whether the trace ended. lock: held while a thread is at
+    work; others wait. thread: whether this one is.
     """
 
     def __init__(
@@ -76,18 +86,18 @@ class Guard:
         self._position, self._iterations = position, iterations
         self._handles, self._problems = handles, problems
         self.raises, self.stopped = raises, False
-        self._lock, self._thread = threading.RLock(), _Thread()
+        self.lock, self.thread = threading.RLock(), _Thread()
 
     @property
     def active(self) -> bool:
         """Whether values are recorded now."""
         return (
-            not self.stopped and not self._thread.inside and len(self._handles) > 0 and self._position.chosen
+            not self.stopped and not self.thread.inside and len(self._handles) > 0 and self._position.chosen
         )
 
     def records(self) -> bool:
         """Whether values are recorded now, and can be: the capture of a CUDA graph ends the trace."""
-        if self.stopped or self._thread.inside or len(self._handles) == 0 or not self._position.chosen:
+        if self.stopped or self.thread.inside or len(self._handles) == 0 or not self._position.chosen:
             return False
         if not capturing():
             return True
@@ -105,16 +115,6 @@ class Guard:
     def work_that_goes_on(self) -> contextlib.AbstractContextManager[None]:
         """The same for work that a trace does also after it stopped. Errors of it are the caller's."""
         return _Work(self, None)
-
-    def begin(self) -> None:
-        """Enters the work of this thread; other threads wait until `end`."""
-        self._lock.acquire()
-        self._thread.inside = True
-
-    def end(self) -> None:
-        """Ends what `begin` began."""
-        self._thread.inside = False
-        self._lock.release()
 
     def failed(self, what: str, error: BaseException | None) -> bool:
         """What work ends with, if with an error. True: the training does not see the error."""

@@ -11,9 +11,18 @@ import torch
 from torch._ops import _len_torch_dispatch_stack_pre_dispatch
 from torch.utils._python_dispatch import _disable_current_modes
 
-__all__ = ["compiling", "in_backward", "no_modes"]
+__all__ = ["compiling", "in_backward", "no_modes", "sees_operations"]
 
 _NONE = contextlib.nullcontext()
+
+
+def sees_operations() -> bool:
+    """Whether a dispatch mode or a transform of torch.func sees operations."""
+    return (
+        torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._len_torch_dispatch_stack() != 0
+        or _len_torch_dispatch_stack_pre_dispatch() != 0
+    )
 
 
 def no_modes() -> contextlib.AbstractContextManager:

@@ -19,6 +19,7 @@ from .model import Owners
 from .modes import in_backward
 from .position import Position
 from .recorder import Recorder
+from .values import leaves
 
 __all__ = ["ModuleGradients", "sequence_number"]
 
@@ -132,12 +133,13 @@ class ModuleGradients:
             for number, (target, _) in enumerate(node.next_functions):
                 if target is None:
                     continue
-                if target._sequence_nr() >= _COLLECTORS:
+                made = target._sequence_nr()
+                if made >= _COLLECTORS:
                     if (
                         id(getattr(target, "variable", None)) not in self._owners
                     ):  # parameters have events of their own
                         leaving.append(number)
-                elif outside(target):
+                elif made < first or id(target) in stops:
                     leaving.append(number)
                     exits.append(target)
                 else:
@@ -179,4 +181,4 @@ class ModuleGradients:
         event = self._recorder.event(
             "backward", region.path, region.kind, region.operation, region.call, region.microbatch, enclosing
         )
-        self._recorder.see(event, "grad", list(gradients), out=out, role="gradient")
+        self._recorder.see_leaves(event, leaves("grad", gradients), out=out, role="gradient")

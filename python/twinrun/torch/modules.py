@@ -16,7 +16,7 @@ from .module_gradients import ModuleGradients, sequence_number
 from .node_gradients import NodeGradients
 from .position import Frame, Position
 from .recorder import Recorder
-from .values import tensors_of
+from .values import leaves, tensors_among
 
 __all__ = ["ModuleHooks"]
 
@@ -77,15 +77,17 @@ class ModuleHooks:
             if w.root:
                 position.microbatch = w.calls
                 w.calls += 1
-        stops = [t.grad_fn for t in tensors_of((args, kwargs)) if t.grad_fn is not None]
+        given = leaves("args", args)
+        named = leaves("kwargs", kwargs) if kwargs else []
+        stops = [node for t in tensors_among(given + named) if (node := t.grad_fn) is not None]
         call = position.new_call()
         event = recorder.event(phase, w.path, w.kind, "forward", call)
         position.frames.append(Frame(call, phase, w, sequence_number(), stops))
         recorder.setting(event, "settings", f"{_extra(w.module)} training={w.module.training}")
         with recorder.together():
-            recorder.see(event, "args", args, out=False)
-            if kwargs:
-                recorder.see(event, "kwargs", kwargs, out=False)
+            recorder.see_leaves(event, given, out=False)
+            if named:
+                recorder.see_leaves(event, named, out=False)
             if w.parameters:
                 self._see_owned(event, w.parameters, "parameter", out=False)
             if w.buffers:
@@ -104,20 +106,25 @@ class ModuleHooks:
 
     def _leave(self, w: Watched, output: Any, grads: bool) -> None:
         frames, recorder = self._position.frames, self._recorder
-        at = next((i for i in range(len(frames) - 1, -1, -1) if frames[i].watched is w), None)
-        if at is None:  # the trace began inside of it
+        at = len(frames) - 1
+        while at >= 0 and frames[at].watched is not w:
+            at -= 1
+        if at < 0:  # the trace began inside of it
             return
         frame = frames[at]
         del frames[at + 1 :]
         event = recorder.event(frame.phase, w.path, w.kind, "forward", frame.call)
+        found = leaves("output", output)
         with recorder.together():
-            recorder.see(event, "output", output, out=True)
+            recorder.see_leaves(event, found, out=True)
             if w.buffers and w.module.training:
                 self._see_owned(event, w.buffers, "buffer", out=True)
         frames.pop()
         if grads:
             # The nodes of the graph that the module's own code made.
-            nodes = [t.grad_fn for t in tensors_of(output) if t.requires_grad and t.grad_fn is not None]
+            nodes = [
+                node for t in tensors_among(found) if t.requires_grad and (node := t.grad_fn) is not None
+            ]
             stops = {id(n) for n in frame.stops}
             # TorchScript makes other nodes once it has optimized a module.
             hidden = isinstance(w.module, torch.jit.ScriptModule)

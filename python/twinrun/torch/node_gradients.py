@@ -10,6 +10,7 @@ import torch
 from .guard import Guard
 from .position import Position
 from .recorder import Recorder
+from .values import leaves
 
 __all__ = ["NodeGradients", "module_of_node"]
 
@@ -81,7 +82,7 @@ class NodeGradients:
         def before(gradients: tuple) -> None:
             if not self._guard.records():
                 return
-            with self._guard.work(f"the gradient into {one.name} of {one.path or 'the model'}"):
+            with self._guard.work((f"the gradient into {one.name} of", one.path)):
                 one.call = self._position.new_call()
                 self._see(one, gradients, out=False)
 
@@ -91,7 +92,7 @@ class NodeGradients:
         def after(gradients: tuple, given: tuple) -> None:
             if not self._guard.records() or one.call < 0:
                 return
-            with self._guard.work(f"the gradient out of {one.name} of {one.path or 'the model'}"):
+            with self._guard.work((f"the gradient out of {one.name} of", one.path)):
                 self._see(one, gradients, out=True)
                 one.call = -1
 
@@ -99,4 +100,4 @@ class NodeGradients:
 
     def _see(self, one: _Node, gradients: tuple, *, out: bool) -> None:
         event = self._recorder.event("backward", one.path, one.kind, one.name, one.call, one.microbatch)
-        self._recorder.see(event, "grad", list(gradients), out=out, role="gradient")
+        self._recorder.see_leaves(event, leaves("grad", gradients), out=out, role="gradient")

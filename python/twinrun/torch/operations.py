@@ -17,7 +17,7 @@ from .node_gradients import module_of_node
 from .position import Position
 from .recorder import Recorder
 from .unwritten import UNWRITTEN, UnwrittenMemory, written_words
-from .values import leaves, plain_text, put, tensors_of
+from .values import is_plain, leaves, plain_text, put, tensors_of
 
 __all__ = ["OperationEvents", "OperationMode"]
 
@@ -64,11 +64,13 @@ class _Schema:
     values come later.
     """
 
-    __slots__ = ("fills", "later", "name", "passed", "room", "unwritten", "writes")
+    __slots__ = ("arguments", "fills", "later", "name", "passed", "room", "unwritten", "whole_name", "writes")
 
     def __init__(self, func: Any) -> None:
         name = self.name = func.__name__.split(".")[0]
+        self.whole_name = str(func)
         schema = func._schema
+        self.arguments = [a.name for a in schema.arguments]  # PyTorch makes them anew when it is asked
         writes = [a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
         views = [a.name for a in schema.arguments if a.alias_info is not None and not a.alias_info.is_write]
         outs = [a.name for a in schema.arguments if a.is_out]
@@ -108,7 +110,7 @@ class OperationEvents:
         """An operation wrote memory. schema: None where it is not known what it writes."""
         if not len(self._memory):
             return
-        with self._guard.work(f"the memory of {func}"):
+        with self._guard.work(("the memory of", str(func))):
             if schema is None:
                 self._memory.ran(func, "", named, set(), [], result)
             else:
@@ -116,6 +118,9 @@ class OperationEvents:
 
     def _see(self, event: Event, tensors: Mapping[str, torch.Tensor], *, out: bool) -> None:
         """Adds tensors to an event, without what nobody wrote in them."""
+        if not len(self._memory):
+            self._recorder.see_tensors(event, tensors, out=out)
+            return
         seen: dict[str, torch.Tensor] = {}
         for label, t in tensors.items():
             mask = self._memory.mask(t)
@@ -127,15 +132,13 @@ class OperationEvents:
                 self._recorder.setting(event, label, UNWRITTEN, out=out)
         self._recorder.see_tensors(event, seen, out=out)
 
-    def begin(self, func: Any, named: dict[str, Any]) -> Event | None:
+    def begin(self, name: str, named: dict[str, Any]) -> Event | None:
         """An operation that is about to run: what it takes. None where the trace stops at it."""
-        with self._guard.work(f"the arguments of {func}"):
+        with self._guard.work(("the arguments of", name)):
             position, recorder = self._position, self._recorder
             phase, module = self._place()
             enclosing = position.frames[-1].call if position.frames else -1
-            event = Event(
-                phase, position.microbatch, module, "", str(func), position.new_call(), enclosing, []
-            )
+            event = Event(phase, position.microbatch, module, "", name, position.new_call(), enclosing, [])
             tensors, plain = operands(named)
             if plain:
                 recorder.setting(event, "settings", repr(plain))
@@ -151,14 +154,19 @@ class OperationEvents:
         """What an operation gave. Its event comes after those that ran inside of it."""
         if event is None or self._guard.stopped:
             return
-        with self._guard.work(f"the results of {event.operation}"):
+        with self._guard.work(("the results of", event.operation)):
             self._recorder.ensure_begun()
-            for name, given in (("output", result), ("written", written)):
-                tensors, plain = operands({name: given})
-                for label, text in plain:
-                    self._recorder.setting(event, label, text, out=True)
-                self._see(event, tensors, out=True)
+            with self._recorder.together():
+                self._see_given(event, "output", result)
+                if written:
+                    self._see_given(event, "written", written)
             self._recorder.add(event)
+
+    def _see_given(self, event: Event, name: str, given: Any) -> None:
+        tensors, plain = operands({name: given})
+        for label, text in plain:
+            self._recorder.setting(event, label, text, out=True)
+        self._see(event, tensors, out=True)
 
     def _place(self) -> tuple[str, str]:
         """(phase, module) of an operation that runs now."""
@@ -213,7 +221,7 @@ class OperationMode(TorchDispatchMode):
             return NotImplemented  # a subclass: its own operations come here again
         if not hasattr(func, "_schema"):
             named = {**{str(n): one for n, one in enumerate(args)}, **kwargs}
-            seen = self._events.begin(func, named)
+            seen = self._events.begin(str(func), named)
             result = func(*args, **kwargs)
             self._events.ran(func, None, named, result)
             self._events.end(seen, result, {})
@@ -223,8 +231,9 @@ class OperationMode(TorchDispatchMode):
             schema = self._schemas[func] = _Schema(func)
         if schema.passed:
             return func(*args, **kwargs)
-        named = self._named(func, args, kwargs)
-        seen = self._events.begin(func, {n: v for n, v in named.items() if n not in schema.fills})
+        named = {**dict(zip(schema.arguments, args, strict=False)), **kwargs}
+        taken = {n: v for n, v in named.items() if n not in schema.fills} if schema.fills else named
+        seen = self._events.begin(schema.whole_name, taken)
         before = _bytes_of(named.get("self")) if schema.name in _RESIZES else 0
         if seen is not None and self._events.keeps(seen):
             result, ran = self._kernels.ran(lambda: func(*args, **kwargs))
@@ -246,11 +255,6 @@ class OperationMode(TorchDispatchMode):
             self._events.end(seen, given, written)
         return result
 
-    @staticmethod
-    def _named(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
-        names = [a.name for a in func._schema.arguments]
-        return {**dict(zip(names, args, strict=False)), **kwargs}
-
 
 def _bytes_of(t: Any) -> int:
     return t.untyped_storage().nbytes() if isinstance(t, torch.Tensor) and t.layout is torch.strided else 0
@@ -262,9 +266,10 @@ def operands(named: dict[str, Any]) -> tuple[dict[str, torch.Tensor], list[tuple
     plain: list[tuple[str, str]] = []
     for name, value in named.items():
         for label, one in leaves(name, value):
-            text = plain_text(one)
-            if text is None:
-                put(tensors, label, one)
-            else:
+            if is_plain(one) and label not in tensors:  # most of them
+                tensors[label] = one
+            elif (text := plain_text(one)) is not None:
                 plain.append((label, text))
+            else:
+                put(tensors, label, one)
     return tensors, plain

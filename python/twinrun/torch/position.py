@@ -19,22 +19,30 @@ class Frame:
 class Position:
     """Where a training is. Hooks move it; events are numbered by it.
 
-    touched: whether this iteration has begun. optimizing: whether a step of an optimizer is under way.
+    chosen: whether this iteration is traced. touched: whether it has begun. optimizing: whether a step of an
+    optimizer is under way.
     """
 
-    __slots__ = ("_calls", "_every", "_start", "frames", "iteration", "microbatch", "optimizing", "touched")
+    __slots__ = (
+        "_calls", "_every", "_iteration", "_start", "chosen", "frames", "microbatch", "optimizing", "touched",
+    )  # fmt: skip
 
     def __init__(self, start: int, every: int) -> None:
-        self.iteration = self._start = start
-        self._every = every
+        self._start, self._every = start, every
+        self.iteration = start
         self.frames: list[Frame] = []
         self.microbatch = self._calls = 0
         self.touched = self.optimizing = False
 
     @property
-    def chosen(self) -> bool:
-        """Whether this iteration is traced."""
-        return (self.iteration - self._start) % self._every == 0
+    def iteration(self) -> int:
+        """The number of the iteration under way."""
+        return self._iteration
+
+    @iteration.setter
+    def iteration(self, number: int) -> None:
+        self._iteration = number
+        self.chosen = (number - self._start) % self._every == 0  # every hook asks
 
     def is_one_of_every(self, number: int) -> bool:
         """Whether this iteration is one of every so many."""

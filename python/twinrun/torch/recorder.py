@@ -5,19 +5,19 @@ value in one batch.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from ..capture.events import EventWriter, copied, known_input
+from ..capture.events import EventWriter, copied, known_value
 from ..errors import TwinrunError
 from ..runs.events import Event, Traced
 from ..trace.escalation import KeptPlaces
 from ..trace.site import Site
 from .generators import Generators
 from .position import Position
-from .values import digest_of_text, is_plain, leaves, local_tensors, plain_text, put
+from .values import Leaf, digest_of_text, is_plain, leaves, local_tensors, plain_text, put
 
 __all__ = ["Recorder"]
 
@@ -41,10 +41,11 @@ class Recorder:
         gradient_seen: Callable[[], None],
     ) -> None:
         self._writer, self._position, self._generators, self._keep = writer, position, generators, keep
+        self._keeps_any = bool(keep)
         self._gradient_seen = gradient_seen
         self._begun = False
         # By name and text. Of this trace alone: while events are encoded, their values change.
-        self._settings: dict[tuple[str, str], Traced] = {}
+        self._settings: dict[tuple[str, str, bool], Traced] = {}
 
     def begin_iteration(self) -> None:
         """The next event is the first of an iteration."""
@@ -67,7 +68,8 @@ class Recorder:
         enclosing: int | None = None,
     ) -> Event:
         """Adds an event at this place of the training. microbatch, enclosing: None for those under way."""
-        self.ensure_begun()
+        if not self._begun:
+            self.ensure_begun()
         if phase == "backward":
             self._gradient_seen()
         position = self._position
@@ -77,7 +79,7 @@ class Recorder:
 
     def add(self, event: Event) -> Event:
         """Adds an event that was made before: it comes after those that were added meanwhile."""
-        if self._keep:
+        if self._keeps_any:
             self._keep.meets(self._site(event))
         return self._writer.add(event)
 
@@ -85,16 +87,21 @@ class Recorder:
         """Adds what a value holds to an event: tensors, and plain values as settings."""
         if is_plain(what):
             self._writer.see_one(event, name, what, out=out, role=role, keep=self._keeper(event))
+        else:
+            self.see_leaves(event, leaves(name, what), out=out, role=role)
+
+    def see_leaves(self, event: Event, found: Sequence[Leaf], *, out: bool, role: str = "value") -> None:
+        """Adds tensors to an event, and plain values as settings, which come before all tensors."""
+        if len(found) == 1 and is_plain(found[0][1]):  # most modules take one tensor, and give one
+            ((name, tensor),) = found
+            self._writer.see_one(event, name, tensor, out=out, role=role, keep=self._keeper(event))
             return
-        tensors: dict[str, torch.Tensor]
-        if type(what) is dict and all(map(is_plain, what.values())):  # most states of optimizers
-            tensors = {f"{name}.{key}": one for key, one in what.items()}
-            if len(tensors) == len(what):
-                self._writer.see(event, tensors, out=out, role=role, keep=self._keeper(event))
-                return
-        tensors = {}
+        tensors: dict[str, torch.Tensor] = {}
         keep, places = self._keeper(event), {}
-        for label, one in leaves(name, what):
+        for label, one in found:
+            if is_plain(one) and label not in tensors:  # most of them
+                tensors[label] = one
+                continue
             text = plain_text(one)
             if text is not None:
                 self.setting(event, label, text, out=out)
@@ -122,8 +129,8 @@ class Recorder:
 
     def setting(self, event: Event, name: str, text: str, *, out: bool = False) -> None:
         """Adds a value of Python to an event, as text."""
-        if not out and len(text) <= _SHORT:
-            event.values.append(self._setting(name, text))
+        if len(text) <= _SHORT:
+            event.values.append(self._setting(name, text, out))
             return
         self._writer.known(event, name, digest_of_text(text), ("python", ()), out=out, role="setting")
 
@@ -137,22 +144,22 @@ class Recorder:
         texts = [(label, plain_text(one)) for label, one in found]
         return [self._setting(label, text) for label, text in texts if text is not None]
 
-    def _setting(self, name: str, text: str) -> Traced:
-        """A value of Python that goes into events. Those of modules come again at each call."""
-        known = self._settings.get((name, text))
+    def _setting(self, name: str, text: str, out: bool = False) -> Traced:
+        """A value of Python that goes into events or comes out. Those of modules come again at each call."""
+        known = self._settings.get((name, text, out))
         if known is None:
             if len(self._settings) >= _MOST_SETTINGS:
                 self._settings.clear()
-            known = known_input(name, digest_of_text(text), ("python", ()), "setting")
-            self._settings[name, text] = known
+            known = known_value(name, digest_of_text(text), ("python", ()), "setting", out=out)
+            self._settings[name, text, out] = known
         return known
 
     def keeps(self, event: Event) -> bool:
         """Whether this is a place whose data is kept."""
-        return bool(self._keep) and self._keep.meets(self._site(event))
+        return self._keeps_any and self._keep.meets(self._site(event))
 
     def _keeper(self, event: Event) -> Callable[[Any], Any] | None:
-        return copied if self._keep and self._keep.meets(self._site(event)) else None
+        return copied if self._keeps_any and self._keep.meets(self._site(event)) else None
 
     def _site(self, event: Event) -> Site:
         at = self._position.iteration

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -11,7 +11,10 @@ import torch
 from ..errors import TwinrunError
 from ..runs.digest import digest_of_text
 
-__all__ = ["Leaf", "digest_of_text", "is_plain", "leaves", "local_tensors", "plain_text", "put", "tensors_of"]
+__all__ = [
+    "Leaf", "digest_of_text", "is_plain", "leaves", "local_tensors", "plain_text", "put", "tensors_among",
+    "tensors_of",
+]  # fmt: skip
 
 # In a PyTorch without collectives nothing is one.
 try:
@@ -22,7 +25,11 @@ except ImportError:
 # (name, value): a tensor, or a plain value of Python.
 Leaf = tuple[str, Any]
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_OTHER_LEAVES = (*_PLAIN, torch.dtype, torch.device)
 _DEEPEST = 20
+# Looked up once: these are asked for with each value.
+_TENSOR, _PARAMETER, _STRIDED = torch.Tensor, torch.nn.Parameter, torch.strided
+_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 
 
 def plain_text(one: Any) -> str | None:
@@ -38,18 +45,22 @@ def leaves(name: str, what: Any, found: list[Leaf] | None = None, depth: int = 0
     """The tensors and plain values in nested lists, mappings and data classes. Other objects are left out."""
     found = [] if found is None else found
     kind = type(what)
-    if kind is torch.Tensor or kind is torch.nn.Parameter:  # most of them
+    # The types that most values have come first: to ask whether one is a Mapping takes longest.
+    if kind is _TENSOR or kind is _PARAMETER or what is None:
         found.append((name, what))
-    elif isinstance(what, torch.Tensor) or isinstance(what, (*_PLAIN, torch.dtype, torch.device)):
+    elif kind is not tuple and kind is not list and isinstance(what, (torch.Tensor, *_OTHER_LEAVES)):
         found.append((name, what))
     elif depth >= _DEEPEST:
         raise TwinrunError(f"more than {_DEEPEST} containers, one within the other", where=name)
-    elif isinstance(what, Mapping):
+    elif kind is not tuple and kind is not list and isinstance(what, Mapping):
         for key, one in what.items():
             leaves(f"{name}.{key}", one, found, depth + 1)
     elif isinstance(what, (list, tuple)):
         for number, one in enumerate(what):
-            leaves(f"{name}.{number}", one, found, depth + 1)
+            if type(one) is _TENSOR:  # most of them, without a call
+                found.append((f"{name}.{number}", one))
+            else:
+                leaves(f"{name}.{number}", one, found, depth + 1)
     elif dataclasses.is_dataclass(what) and not isinstance(what, type):
         for field in dataclasses.fields(what):
             leaves(f"{name}.{field.name}", getattr(what, field.name, None), found, depth + 1)
@@ -68,16 +79,21 @@ def put(into: dict[str, torch.Tensor], name: str, t: torch.Tensor) -> None:
 
 def tensors_of(what: Any) -> list[torch.Tensor]:
     """The tensors in nested lists, mappings and data classes."""
-    return [one for _, one in leaves("", what) if isinstance(one, torch.Tensor)]
+    return tensors_among(leaves("", what))
+
+
+def tensors_among(found: Iterable[Leaf]) -> list[torch.Tensor]:
+    """The tensors among tensors and plain values."""
+    return [one for _, one in found if isinstance(one, _TENSOR)]
 
 
 def is_plain(t: Any) -> bool:
     """Whether it is a tensor with values of its own, as most are: its only part is the tensor itself."""
     kind = type(t)
     return (
-        (kind is torch.Tensor or kind is torch.nn.Parameter)
-        and t.layout is torch.strided
-        and not torch._C._functorch.is_functorch_wrapped_tensor(t)
+        (kind is _TENSOR or kind is _PARAMETER)
+        and t.layout is _STRIDED
+        and not _is_wrapped(t)
         and not t.is_nested
         and not t.is_meta
     )
