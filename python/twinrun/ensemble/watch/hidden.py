@@ -28,8 +28,7 @@ _KIND_OF_CREDENTIALS = r"(?:(?:bearer|basic)\s+)?"
 _OPTION = r"--?[a-z][a-z_.-]{0,24}"
 _END_OF_NAME = re.compile(r"(?:\d{0,2}[a-z_.-]{1,24}){0,4}\d{0,2}", re.IGNORECASE)
 _NO_VALUE = re.compile(
-    rf"""\\*["']?(?:[\s"'`)\]}}>.,;:=]*\Z|\s+(?=(?:--[a-z][a-z_.-]{{0,24}}|-[a-z])(?:[\s=]|\Z)))""",
-    re.IGNORECASE,
+    r"""\\*["']?(?:[\s"'`)\]}>.,;:=]*\Z|\s+(?=(?:--[a-z][a-z_.-]{0,24}|-[a-z])(?:[\s=]|\Z)))""", re.IGNORECASE
 )
 _BEFORE_VALUE = re.compile(rf"""\\*["']?(?:\s*[=:]\s*|\s+){_KIND_OF_CREDENTIALS}""", re.IGNORECASE)
 _WORD = re.compile(r"""(?:"(?:\\.|[^"\\])*"|'[^']*'|\\.|[^\s"'\\])+""", re.DOTALL)
