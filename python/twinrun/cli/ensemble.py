@@ -49,8 +49,10 @@ class _Ensemble(Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click, with a hint for commands without `--` before them."""
         if args and args[0] not in self.commands:
+            from ..ensemble.study.shown import shown_line
+
             raise TwinrunError(
-                f"there is no verb {args[0]!r:.60}",
+                f"there is no verb {shown_line(args[0])!r:.60}",
                 fix="put -- before a command that is to be timed; verbs: twinrun ensemble --help",
             )
         return super().resolve_command(ctx, args)

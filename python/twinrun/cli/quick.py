@@ -157,6 +157,7 @@ def quick(given: CommandLine, keep: str | None, export_json: str | None, export_
     from ..ensemble.run.quick import run_commands
     from ..ensemble.study import exporting
     from ..ensemble.study.record import files_of_study
+    from ..ensemble.study.shown import shown_command
     from ..outputs import check_outputs, check_writable
     from ..packages import check
     from ..report.document import write_whole as write_report
@@ -175,7 +176,9 @@ def quick(given: CommandLine, keep: str | None, export_json: str | None, export_
         if outcome.done == 0:
             raise trouble or TwinrunError("interrupted before the first run ended: nothing can be said")
         frame = load_tasks(folder)
-        frame.attrs["name"] = one_line(given.names[0] if given.names else " ".join(given.commands[0]), 60)
+        frame.attrs["name"] = one_line(
+            given.names[0] if given.names else shown_command(given.commands[0]), 60
+        )
         found = conditions_of(
             frame, Options(confidence=given.confidence, matters=max(1e-6, 2 * given.precision))
         )

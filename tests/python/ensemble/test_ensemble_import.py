@@ -76,6 +76,16 @@ def test_hyperfine(tmp_path: Path) -> None:
     assert set(found[0]["factors"]) == {"size", "a_b", "seed_"}, "names that a study can have"
 
 
+def test_commands_of_hyperfine_have_no_secrets(tmp_path: Path) -> None:
+    results = [
+        {"command": f"curl --token SEC{i} https://u:SEC@h/x?sig=SEC", "times": [1.0]} for i in range(2)
+    ]
+    found = made(tmp_path, "h.json", {"results": results})
+    assert [x["factors"]["command"] for x in found] == ["curl --token ...", "curl --token ... (2)"]
+    files = [p for p in (tmp_path / "h.json-study").rglob("*") if p.is_file()]
+    assert files and not any("SEC" in p.read_text() for p in files)
+
+
 @pytest.mark.parametrize("content", [CALIPER, {"records": CALIPER, "globals": {"problem_size": 30}}])
 def test_caliper(content: object, tmp_path: Path) -> None:
     (task,) = made(tmp_path, "c.json", content)

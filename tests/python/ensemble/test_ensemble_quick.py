@@ -20,6 +20,7 @@ pytest.importorskip("scipy")
 pytest.importorskip("pandas")
 
 from twinrun.ensemble.study.command_line import CommandLine, commands_of, scan, study_text
+from twinrun.ensemble.study.shown import shown_command
 from twinrun.errors import TwinrunError
 
 
@@ -430,3 +431,71 @@ def test_an_output_in_no_folder_is_refused_before_anything_runs(here: Path, opti
 def test_a_command_before_the_runs_that_fails_is_named(here: Path) -> None:
     done = command("ensemble", "-r", "2", "-q", "-p", "false", "--", "true")
     assert done.status == 2 and "prepare '/bin/sh -c false' ended with status 1" in done.err, done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (("true  a",), "true  a"),
+        (("true --token SEC in.dat",), "true --token ... in.dat"),
+        (("true https://u:SEC@h/x?sig=SEC --token SEC",), "true https://h/x --token ..."),
+        (("true --password 'a SEC' | wc",), "true --password ..."),
+        (("true --token $(cat SEC) b",), "true --token ..."),
+        (('true --tok""en SEC b',), "true --token ... b"),
+        (("true", "--token", "SEC", "a b"), "true --token ... 'a b'"),
+        (("true", "token", "=", "SEC"), "true token = ..."),
+        (("true", "Authorization:", "Bearer", "SEC"), "true Authorization: Bearer ..."),
+        (("sh", "-c", "true --token SEC; SEC"), "sh -c 'true --token ...'"),
+        (("true", "--key", "id", "--token", "--n", "2"), "true --key id --token --n 2"),
+        (("true", "a b"), "true 'a b'"),
+    ],
+)
+def test_a_command_is_named_without_its_secrets(words: tuple[str, ...], shown: str) -> None:
+    assert shown_command(words) == shown
+    document = pytest.importorskip("tomllib").loads(study_text(CommandLine((words,))))
+    assert [*document["commands"]] == [shown]
+    run = document["commands"][shown]["command"]
+    assert run == (words[0] if len(words) == 1 else list(words)), "it is run as it is"
+
+
+def test_no_output_shows_a_secret_of_a_command(here: Path) -> None:
+    url = "true https://u:SECA@h/x?sig=SECB --token"
+    outputs = ("--export-json", "h.json", "--export-csv", "h.csv", "--export-markdown", "h.md")
+    done = command(
+        "ensemble", "-r", 2, "-w", 0, "-o", "s", *outputs, "--", f"{url} SECC", "--vs", f"{url} SECD"
+    )
+    assert done.status == 0, done.err
+    name = "true https://h/x --token ..."
+    assert [x["command"] for x in load_json((here / "h.json").read_text())["results"]] == [
+        name,
+        f"{name} (2)",
+    ]
+    assert "SECC" in (here / "s" / "study.toml").read_text(), "which is what runs again"
+    told = [done, command("ensemble", "plan", "s/study.toml"), command("ensemble", "report", "s", "--json", "r.json", "--html", "r.html")]  # fmt: skip
+    told += [command("ensemble", "export", "s", f"x.{ending}") for ending in ("csv", "prom", "json")]
+    texts = [x.out + x.err for x in told] + [p.read_text() for p in here.iterdir() if p.is_file()]
+    texts += [p.read_text() for p in (here / "s").rglob("*") if p.is_file() and p.name != "study.toml"]
+    assert len(texts) > 10 and any(name in text for text in texts)
+    assert [text for text in texts if "SEC" in text] == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--", "false --token SEC"],
+        ["-p", "false --token SEC", "--", "true"],
+        ["-s", "false --token SEC", "--", "true"],
+        ["-c", "false --token SEC", "--", "true"],
+        ["--", "true --token SEC '"],
+        ["--", "true --token", "SEC"],
+        ["--shell", "bash", "--", "true", "--token", "SEC"],
+        ["-N", "--", "token=SEC"],
+        ["true --token SEC"],
+    ],
+)
+def test_no_message_shows_a_secret_of_a_command(words: list[str]) -> None:
+    done = (
+        command("ensemble", "-r", 1, "-w", 0, *words) if words[0][0] == "-" else command("ensemble", *words)
+    )
+    assert done.status == 2 and done.err and "SEC" not in done.out + done.err
+    assert "..." in done.err

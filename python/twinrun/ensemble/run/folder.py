@@ -14,6 +14,7 @@ from .. import intervals, locations
 from ..study import interposition, results
 from ..study.design import Task, cells
 from ..study.record import StudyFolder, task_line
+from ..study.shown import shown_line, shown_words
 from ..study.study import COMMAND, UNSET, Study
 from ..study.templates import PLACES, fill
 from ..watch.cores import cores_of_level
@@ -78,13 +79,13 @@ class FolderWork(Work):
                         ).returncode
                     except OSError as e:
                         raise TwinrunError(
-                            f"{what} {shlex.join(line)!r:.200} cannot be started: {e.strerror}"
+                            f"{what} {shown_words(line)!r:.200} cannot be started: {e.strerror}"
                         ) from None
                     if status != 0:
                         said.seek(0)
                         last = said.read()[-300:].decode(errors="replace")
                         raise TwinrunError(
-                            f"{what} {shlex.join(line)!r:.200} ended with status {status}: {one_line(last) or 'it printed nothing'}"
+                            f"{what} {shown_words(line)!r:.200} ended with status {status}: {one_line(last) or 'it printed nothing'}"
                         )
 
     def enough(self, blocks: int) -> bool:
@@ -165,7 +166,7 @@ def _words(study: Study, task: Task, values: Mapping[str, str]) -> list[str]:
     try:
         return shlex.split(line)
     except ValueError as e:
-        raise TwinrunError(f"the command {line!r:.200} cannot be split into words: {e}") from None
+        raise TwinrunError(f"the command {shown_line(line)!r:.200} cannot be split into words: {e}") from None
 
 
 def _values(

@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
 
 from ...errors import TwinrunError
+from .shown import SHELL_SIGNS, shown_command, shown_each, shown_line, shown_words
 
 __all__ = ["VERSUS", "CommandLine", "commands_of", "scan", "shell_of", "study_text", "toml_of"]
 
 VERSUS = "--vs"
-_SHELL_SIGNS = re.compile(r"[|&;<>()$`*?~\n]|\[|^\s*\w+=|(^|\s)(if|for|while|case|!|\{)(\s|$)|(^|\s)#")
 # Words that only a shell knows, as the first of a line.
 _BUILT_IN = re.compile(
     r"\s*(\.|:|alias|cd|eval|exec|exit|export|read|set|source|trap|ulimit|umask|unset|wait)(\s|$)"
@@ -70,8 +70,9 @@ def commands_of(words: Sequence[str]) -> tuple[tuple[str, ...], ...]:
         if not part[0].strip():
             raise TwinrunError("a command is empty")
         if len(part) > 1 and re.search(r"\s", part[0]):
+            line, word = shown_each(part[:2])
             raise TwinrunError(
-                f"{part[0]!r:.60} is a whole command line, and {part[1]!r:.60} follows it",
+                f"{line!r:.60} is a whole command line, and {word!r:.60} follows it",
                 fix=f"put {VERSUS} between commands, and options before --",
             )
         found.append(part)
@@ -106,7 +107,7 @@ def shell_of(line: CommandLine) -> str:
     texts = [command[0] for command in line.commands if len(command) == 1]
     for name in line.parameters:
         texts = [t.replace("{" + name + "}", "") for t in texts]
-    return "/bin/sh" if any(_SHELL_SIGNS.search(t) or _BUILT_IN.match(t) for t in texts) else ""
+    return "/bin/sh" if any(SHELL_SIGNS.search(t) or _BUILT_IN.match(t) for t in texts) else ""
 
 
 def _escaped(text: str, parameters: Mapping[str, Sequence[str]]) -> str:
@@ -153,7 +154,7 @@ def _check_words(line: CommandLine, shell: str) -> None:
     for own in line.commands:
         if shell and len(own) > 1:
             raise TwinrunError(
-                f"{shlex.join(own)!r:.80} is given as words, and a shell takes one line",
+                f"{shown_words(own)!r:.80} is given as words, and a shell takes one line",
                 fix="quote it as one word, or give -N",
             )
         if not shell and len(own) == 1:
@@ -161,7 +162,7 @@ def _check_words(line: CommandLine, shell: str) -> None:
                 shlex.split(own[0])
             except ValueError as e:
                 raise TwinrunError(
-                    f"{own[0]!r:.80} cannot be split into words: {str(e).lower()}",
+                    f"{shown_line(own[0])!r:.80} cannot be split into words: {str(e).lower()}",
                     fix="close what is open, or give --shell sh",
                 ) from None
 
@@ -239,7 +240,7 @@ def study_text(line: CommandLine, name: str = "") -> str:
         )
     shell = shell_of(line)
     _check_words(line, shell)
-    texts = [own[0] if len(own) == 1 else shlex.join(own) for own in line.commands]
+    texts = [shown_command(own) for own in line.commands]
     names = _names(line, texts)
     rows = [*_head(line, name, shell), *_commands(line, names, shell), *_parameters(line), *_end(line)]
     return "\n".join(rows) + "\n"

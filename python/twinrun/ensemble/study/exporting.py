@@ -10,7 +10,6 @@ import io
 import json
 import os
 import re
-import shlex
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from ...errors import MissingFile, MissingPackage
 from ...outputs import replacing
 from .design import cells
 from .record import read_lines
+from .shown import shown_line, shown_words
 from .study import COMMAND, Study, read_study
 from .templates import fill
 
@@ -105,14 +105,16 @@ def _command_of(study: Study, cell: Mapping[str, str]) -> str:
         words: str | Sequence[str] = study.command[0] if study.shell else study.command
     else:
         words = chosen.words
-        own = words if isinstance(words, str) else shlex.join(words)
         name = cell[COMMAND]
         # A command without a name of its own is named after its text, braces as they were typed.
-        if name != own.replace("{{", "{").replace("}}", "}"):
+        typed = [
+            w.replace("{{", "{").replace("}}", "}") for w in ([words] if isinstance(words, str) else words)
+        ]
+        if name != (shown_line(typed[0]) if isinstance(words, str) else shown_words(typed)):
             return name
     if isinstance(words, str):
-        return fill(words, {**kept, **values}).replace("{{", "{").replace("}}", "}")
-    return shlex.join(fill(w, {**kept, **values}) for w in words)
+        return shown_line(fill(words, {**kept, **values}).replace("{{", "{").replace("}}", "}"))
+    return shown_words([fill(w, {**kept, **values}) for w in words])
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -26,6 +26,7 @@ from ...errors import DamagedFile, MissingFile, TwinrunError, Unsupported
 from ...outputs import write_whole
 from .command_line import toml_of
 from .foreign import number, read_csv, read_reframe, read_sacct, seconds_in, task_of, time_of
+from .shown import shown_line
 
 __all__ = ["FORMATS", "import_tasks", "read_foreign"]
 
@@ -109,7 +110,7 @@ def _commands_of(results: Sequence[Mapping]) -> list[str]:
     names: dict[tuple, str] = {}
     times: dict[str, int] = {}
     for place, own in groups.items():
-        name = _template(own) or f"command {place[1] + 1}"
+        name = shown_line(_template(own) or f"command {place[1] + 1}")
         times[name] = times.get(name, 0) + 1
         # The same command again is a condition of its own, as on the command line.
         names[place] = name if times[name] == 1 else f"{name} ({times[name]})"
@@ -132,7 +133,7 @@ def _hyperfine(document: object) -> list[dict]:
         if "times" not in result:
             raise KeyError("times")
         for i, wall in enumerate(times):
-            where = f"{str(result.get('command', ''))!r:.60}, time {i + 1}"
+            where = f"{shown_line(str(result.get('command', '')))!r:.60}, time {i + 1}"
             time = time_of(wall, where)
             code = codes[i] if i < len(codes) else None
             if code is not None and (not isinstance(code, int) or isinstance(code, bool)):

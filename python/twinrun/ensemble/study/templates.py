@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 from ...errors import TwinrunError
+from .shown import shown_line
 
 __all__ = ["PLACES", "fill", "places"]
 
@@ -36,7 +37,7 @@ def places(template: str, factors: set[str], where: str | None = None) -> set[st
             continue
         if name not in factors and name not in PLACES:
             raise TwinrunError(
-                f"{{{name}}} means nothing in {template!r:.80}",
+                f"{{{name}}} means nothing in {shown_line(template)!r:.80}",
                 where=where,
                 fix="name a factor, or write {{ and }} for braces",
             )

@@ -17,6 +17,7 @@ from .ends import ExitListener
 from .family import Family
 from .figures import Figures
 from .gpu import Gpus
+from .hidden import without_secrets
 from .kernel import clock, node_name
 from .sampling import Pace, Sampler
 from .signals import Signals
@@ -110,7 +111,7 @@ class Attempt:
             "interrupted": ending == "interrupted",
         }
         if problem is not None:
-            found["reason"] = f"{self.spec['command'][0]} cannot be started: {problem}"
+            found["reason"] = f"{self._shown(self.spec['command'][0])} cannot be started: {problem}"
         return found
 
     # -- before the task
@@ -156,16 +157,20 @@ class Attempt:
                     )  # fmt: skip
                 if done.returncode != 0:
                     raise _Impossible(
-                        f"prepare {shlex.join(words)!r:.200} ended with status {done.returncode}"
+                        f"prepare {self._shown(shlex.join(words))!r:.200} ended with status {done.returncode}"
                     )
             except InterruptedError:
                 raise _Impossible(
                     "stopped while it was prepared", status="killed", interrupted=self._by_the_runner()
                 ) from None
             except (OSError, subprocess.SubprocessError) as e:
-                raise _Impossible(f"prepare: {e}") from None
+                raise _Impossible(f"prepare: {self._shown(str(e))}") from None
             finally:
                 self._signals.interrupting = False
+
+    def _shown(self, text: str) -> str:
+        """A text of a command, as messages have it."""
+        return without_secrets(text, self.spec["variables"])
 
     def _at_gate(self) -> float:
         """Waits, with the task ready to begin, for the moment at which all tasks of the workload

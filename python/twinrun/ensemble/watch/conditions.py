@@ -6,48 +6,10 @@ import hashlib
 import os
 import re
 
+from .hidden import either, without_secrets
 from .kernel import node_name, read_text
 
 __all__ = ["candidates", "environment_facts", "environment_of", "keeps_variable", "without_secrets"]
-
-
-_URL = re.compile(
-    r"""
-    (?P<begin> (?<![a-z0-9+.-]) (?!file:) [a-z][a-z0-9+.-]*:// )
-    (?: [^\s/?#'"]*@ | [^\s/?#\[\]:@]*: (?!\d*(?:[/?#\s]|$)) \S*@ )?
-    (?P<rest> [^\s?#'"]* )
-    (?: [?#] [^\s'"]* )?
-    """,
-    re.IGNORECASE | re.VERBOSE,
-)
-
-_HOST = re.compile(r"""(?:^|(?<=[\s"'=]))//[^\s/?#'"]*@""")
-_TOKEN = re.compile(
-    r"(?<![\w-])(gh[opusr]_|github_pat_|glpat-|hf_|sk-|AKIA|xox[bp]-|nvapi-)(?=[a-z_-]*\d)[\w-]{16,}",
-    re.ASCII | re.IGNORECASE,
-)
-_MORE = r"PRIVATE[-_]?KEY|ACCESS[-_]?KEY(?:[-_]?ID)?|SECRET[-_]?ID|PWD|PASSCODE|BEARER|SIG(?![-\w])"
-
-
-def _either(words: list[str]) -> str:
-    return "|".join(map(re.escape, words))
-
-
-def without_secrets(value: str, rules: dict[str, list[str]]) -> str:
-    """The value of a variable without what src/core/history/secrets.hpp leaves out; by fewer rules, which
-    hide rather more.
-    """
-    shown = _URL.sub(lambda found: found["begin"] + found["rest"], value)
-    shown = _TOKEN.sub(r"\1...", _HOST.sub("//", shown))
-    words = _either(rules["secret_words"])
-    begins = rf"(?:(?<![a-z])|(?<=-D))(?:{_either(rules['secret_variable_words'])}|{_MORE})"
-    secret = rf"(?:{words}|{begins})(?![a-z])"
-    named = rf"""(?:^|(?<=[^\w.-]))[\w.-]*{secret}[\w.-]*["']?\s*(?:=|:\s)\s*(?:(?:bearer|basic)\s+)?"""
-    option = rf"-[\w.-]*(?:{words}|(?:(?<![a-z])|(?<=-D))(?:{_MORE}))(?![a-z])[\w.-]*(?<!-count):?"
-    behind = rf"""(?:^|(?<=[\s"'=]))(?:{option}|{words}|{_MORE})\s+(?!--?[a-z]|[=:]|\.\.\.)"""
-    return re.sub(
-        rf"""({named}|{behind})(?:"[^"]*"?|'[^']*'?|[^\s"']+)""", r"\1...", shown, flags=re.IGNORECASE
-    )
 
 
 def keeps_variable(name: str, rules: dict[str, list[str]]) -> bool:
@@ -55,7 +17,7 @@ def keeps_variable(name: str, rules: dict[str, list[str]]) -> bool:
 
     The spec file has the rules: this program imports nothing of twinrun but `watch`.
     """
-    words, more = _either(rules["secret_words"]), _either(rules["secret_variable_words"])
+    words, more = either(rules["secret_words"]), either(rules["secret_variable_words"])
     listed = name in rules["names"] or name.startswith(tuple(rules["prefixes"]))
     bookkeeping = name.startswith(tuple(rules["bookkeeping"]))
     secret = re.search(rf"({words}|(?<![A-Z])({more}))(?![A-Z])", _upper(name))
@@ -82,9 +44,8 @@ def environment_facts(
         },
         "cpu": {"architecture": system.machine, "cores": str(os.cpu_count() or 0)},
         "environment": {
-            k: without_secrets(
-                v.replace(folder, "{folder}"), rules
-            )  # tasks of one setting have the same facts
+            # With its name, which may name a secret. Tasks of one setting have the same facts.
+            k: without_secrets(f"{k}={v.replace(folder, '{folder}')}", rules)[len(k) + 1 :]
             for k, v in sorted(environment.items())
             if keeps_variable(k, rules) and k not in rules["of_one_job"]
         },
