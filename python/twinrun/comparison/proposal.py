@@ -156,7 +156,7 @@ class Proposal:
                 "and so every atol"
             )
         if why:
-            # Of two settings the second must go as well: a rule leaves a field out, or has settings.
+            # Of two settings the second must go too: a rule leaves fields out, or has settings.
             advice = "to leave the field out, write skip = true in place of this"
             settings = [f"atol = 0.0  # {advice}", *period]
             if period and not period[-1].startswith("#"):
