@@ -17,9 +17,10 @@ The command line turns every one of them into one line on stderr and exit status
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from .urls import shown
 
@@ -66,6 +67,8 @@ _COMMAND = re.compile(
     r"\btwinrun (?:accept|aggregate|compare|ensemble|flush|golden|index|noise|pack|restore|show|verify)\b"
 )
 _options = False  # whether messages name options: in the command line
+# Of these, options of `twinrun compare` that the running verb does not have.
+_of_compare: frozenset[str] = frozenset()
 
 
 def name_options(show: bool) -> bool:
@@ -75,10 +78,31 @@ def name_options(show: bool) -> bool:
     return before
 
 
+@contextlib.contextmanager
+def options_of_compare(options: Iterable[str]) -> Iterator[None]:
+    """Within it, messages of the command line name these options as those of `twinrun compare`: another verb
+    runs, which compares and does not have them.
+    """
+    global _of_compare
+    before, _of_compare = _of_compare, frozenset(options)
+    try:
+        yield
+    finally:
+        _of_compare = before
+
+
 def in_words_of_the_caller(text: str) -> str:
-    """`text`, in which `--common` is written as `common=True` where Python calls."""
-    if _options or "--" not in text or _COMMAND.search(text):  # a command line is one for everybody
+    """`text`, in which `--common` is written as `common=True` where Python calls, and as
+    `twinrun compare --common` where the running verb does not have it.
+    """
+    if "--" not in text or _COMMAND.search(text):  # a command line is one for everybody
         return text
+    if _options:
+        return re.sub(
+            r"(?<![\w-])--[a-z][a-z-]*(?![\w-])",
+            lambda found: f"twinrun compare {found[0]}" if found[0] in _of_compare else found[0],
+            text,
+        )
     return re.sub(
         r"(?<![\w-])(--method direct|--format (?:bytes|raw|table)|--format-option partial=true|--[a-z][a-z-]*)(?![\w-])",
         lambda found: _PARAMETERS.get(found[0], found[0]),

@@ -6,9 +6,15 @@ import os
 
 import click
 
-from ..errors import TwinrunError, one_line
+from ..errors import TwinrunError, one_line, options_of_compare
 from .common import device_options, format_options, progress_bar
 from .help import Verb
+
+_MOST_NAMED = 3
+
+
+def _options(verb: click.Command) -> set[str]:
+    return {name for option in verb.params for name in option.opts}
 
 
 @click.command(cls=Verb)
@@ -47,13 +53,17 @@ def tolerances(
     from ..comparison.proposal import propose
     from ..outputs import check_outputs
     from ..report.document import write_whole
+    from ..words import counted
+    from .compare import compare
 
     if output is not None and os.path.lexists(output) and not force:
         raise TwinrunError(
             "is there already, and may have been edited", where=output, fix="give --force to replace it"
         )
     check_outputs({"-o": output}, runs)
-    with progress_bar() as progress:
+    # What could not be compared comes with advice for `twinrun compare`, which has more options.
+    elsewhere = _options(compare) - _options(click.get_current_context().command)
+    with options_of_compare(elsewhere), progress_bar() as progress:
         proposal = propose(
             runs,
             margin=margin,
@@ -71,6 +81,11 @@ def tolerances(
         click.echo(text, nl=False)
     else:
         write_whole(output, text, "TOML", "-o")
+    if labels := list(proposal.attributes):
+        named = ", ".join(labels[:_MOST_NAMED]) + (", …" if len(labels) > _MOST_NAMED else "")
+        verb = "differs, and has" if len(labels) == 1 else "differ, and have"
+        said = f"note: {counted(len(labels), 'attribute')} {verb} no tolerance: {named}"
+        click.echo(one_line(f"{said}; rules that leave them out are comments in the file"), err=True)
     if not proposal.problems:
         return 0
     more = f" (and {len(proposal.problems) - 1} more)" if len(proposal.problems) > 1 else ""

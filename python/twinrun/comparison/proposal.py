@@ -10,40 +10,55 @@ from dataclasses import dataclass, field
 from .._core import __version__
 from ..errors import TwinrunError, one_line
 from ..formats.element_types import FLOATING
+from ..formats.texts import MASK, SUFFIX, never_tolerated
 from ..words import counted, percent
+from .attributes import AttributeDifference
 from .field import FieldComparison
 from .work import compare
 
 __all__ = ["FieldSpread", "Proposal", "propose"]
+
+_LONGEST = 200  # characters of a comment with the values of an attribute
 
 
 @dataclass
 class FieldSpread:
     """The spread of a field over repeated runs.
 
-    dtype: its type. comparisons: of one step of one rank each. exact: texts and the like, which have no
-    tolerance; exact_differs: some of them differ. largest: max |a-b| by step, over all
-    comparisons; infinite where a NaN stood against a number. relative: the largest |a-b| / |a| of elements
-    that differ. differing: the largest share of elements that differ in any comparison.
+    dtype: its type. kind: what its elements are, for people; as `dtype` for numbers. comparisons: of one step
+    of one rank each. exact: texts and the like, which have no tolerance; exact_differs: some of them differ.
+    largest: max |a-b| by step, over all comparisons; infinite where no number is at least as large, for
+    the reasons `endless`. relative: the largest |a-b| / |a| of elements that differ. differing: the largest
+    share of elements that differ in any comparison. periods: the lengths of its circles by component, each
+    that a comparison had.
     """
 
     name: str
     dtype: str
+    kind: str = ""
     comparisons: int = 0
     exact: bool = False
     exact_differs: bool = False
     largest: dict[int | None, float] = field(default_factory=dict)
+    endless: list[str] = field(default_factory=list)
     relative: float = 0.0
     differing: float = 0.0
+    periods: set[tuple[float, ...]] = field(default_factory=set)
 
     def add(self, f: FieldComparison) -> None:
         """Adds the result of a comparison for equality."""
         self.comparisons += 1
-        if f.kind is not None:
+        self.kind = self.kind or _kind(f)
+        if f.kind is not None or never_tolerated(f.field):
             self.exact = True
             self.exact_differs |= not f.same
             return
-        value = math.inf if f.infinite or f.max_abs_diff is None else float(f.max_abs_diff)
+        self.periods.add(f.period)
+        value = 0.0 if f.same else math.inf if f.max_abs_diff is None else float(f.max_abs_diff)
+        if f.infinite or math.isinf(value):
+            value = math.inf
+            if (why := _why_endless(f)) not in self.endless:
+                self.endless.append(why)
         self.largest[f.step] = max(self.largest.get(f.step, 0.0), value)
         self.relative = max(self.relative, f.max_rel_diff)
         if f.elements:
@@ -55,12 +70,34 @@ class FieldSpread:
         return max(self.largest.values(), default=0.0)
 
 
+def _kind(f: FieldComparison) -> str:
+    """What the elements of a field are: texts and the like lie in numbers that mean nothing to people."""
+    if f.kind is not None:
+        return f.kind
+    if not never_tolerated(f.field):
+        return f.dtype
+    return "text" if f.field.endswith(SUFFIX) else "mask" if f.field.endswith(MASK) else "shape"
+
+
+def _why_endless(f: FieldComparison) -> str:
+    """Why no tolerance is as large as the largest |a-b| of a field."""
+    if not f.infinite:
+        return "they differ, and by how much is not known"
+    a, b = f.max_abs_a, f.max_abs_b
+    if a is None or b is None:
+        return "|a-b| is not finite, which no tolerance allows"
+    if math.isfinite(a) and math.isfinite(b):
+        return "|a-b| exceeds the largest number of f64, and so every atol"
+    return "a NaN or an infinity met another value, which no tolerance allows"
+
+
 @dataclass
 class Proposal:
     """fields: by name.
 
     runs: how many. margin: what the spread is multiplied by. notes: what no tolerance allows. problems: what
-    was not compared, and why; the rules know nothing of it.
+    was not compared, and why; the rules know nothing of it. attributes: the first difference of each
+    attribute in which the runs differ, by its label; attributes have no tolerance.
     """
 
     runs: int
@@ -69,6 +106,7 @@ class Proposal:
     notes: list[str]
     by_step: bool = False
     problems: list[str] = field(default_factory=list)
+    attributes: dict[str, AttributeDifference] = field(default_factory=dict)
 
     def toml(self) -> str:
         """The rules as a file that `read_tolerances` reads, with a comment above each."""
@@ -82,28 +120,50 @@ class Proposal:
         lines += [f"# Not compared: {one_line(problem)}" for problem in self.problems]
         for spread in self.fields.values():
             lines += ["", *self._rules(spread)]
-        return "\n".join(lines) + "\n"
+        return "\n".join([*lines, *self._rules_of_attributes()]) + "\n"
+
+    def _rules_of_attributes(self) -> list[str]:
+        """Rules that leave out what differs, as comments: whether it may differ is for people to say."""
+        if not self.attributes:
+            return []
+        lines = [
+            "",
+            "# Attributes differ, and have no tolerance. A rule below leaves one out: take away the # of its",
+            "# three lines.",
+        ]
+        for label, found in self.attributes.items():
+            meaning = " (changes what the numbers mean)" if found.meaning else ""
+            lines += ["", f"# {one_line(found.text(), _LONGEST)}{meaning}"]
+            lines += ["#[[tolerance]]", f"#attribute = {_text(glob.escape(label))}", "#skip = true"]
+        return lines
 
     def _rules(self, spread: FieldSpread) -> list[str]:
         steps = [s for s in spread.largest if s is not None]
-        said = f"# {counted(spread.comparisons, 'comparison')} of {spread.dtype}"
+        said = f"# {counted(spread.comparisons, 'comparison')} of {one_line(spread.kind or spread.dtype)}"
         if steps:
             said += (
                 f", step {min(steps)}" if len(set(steps)) == 1 else f", steps {min(steps)} to {max(steps)}"
             )
         seen = {s: v for s, v in spread.largest.items() if v > 0}
         head = ["[[tolerance]]", f"field = {_text(glob.escape(spread.name))}"]
+        period = self._period(spread)
+        why = "; ".join(spread.endless)
         if spread.exact_differs:
-            return [f"{said}: they differ, and have no tolerance", *head, "# skip = true", "atol = 0.0"]
+            why = "they differ, and have no tolerance"
+        elif not why and not math.isfinite(spread.overall * self.margin):
+            why = (
+                f"max |a-b| {spread.overall:.3g}, times {self.margin:g}, exceeds the largest number of f64, "
+                "and so every atol"
+            )
+        if why:
+            # Of two settings the second must go too: a rule leaves fields out, or has settings.
+            advice = "to leave the field out, write skip = true in place of this"
+            settings = [f"atol = 0.0  # {advice}", *period]
+            if period and not period[-1].startswith("#"):
+                settings[-1] += "  # and of this"
+            return [f"{said}: {why}", *head, *settings]
         if not seen:
-            return [f"{said}: always equal", *head, "atol = 0.0"]
-        if math.isinf(spread.overall):
-            return [
-                f"{said}: a NaN or an infinity met a number, which no tolerance allows",
-                *head,
-                "# skip = true",
-                "atol = 0.0",
-            ]
+            return [f"{said}: always equal", *head, "atol = 0.0", *period]
         low, high = min(seen, key=lambda s: seen[s]), max(seen, key=lambda s: seen[s])
         at = lambda s: "" if s is None else f" (step {s})"  # noqa: E731
         smallest = "" if low == high else f"from {seen[low]:.3g}{at(low)} to "
@@ -112,7 +172,7 @@ class Proposal:
             said += f"; {counted(equal, 'step')} equal"
         if math.isfinite(spread.relative) and spread.relative > 0:
             said += f"; relative up to {spread.relative:.3g}"
-        more = [] if spread.dtype in FLOATING else ["integers = true"]
+        more = period if spread.dtype in FLOATING else ["integers = true"]
         rules = [said]
         if self.by_step and len(steps) > 1:
             # Differences grow: a step gets the largest spread of all steps up to it.
@@ -122,6 +182,15 @@ class Proposal:
                 rules += [*head, f'steps = "{step}"', f"atol = {_rounded_up(reached * self.margin)!r}", *more]
             rules.append("# Other steps:")
         return [*rules, *head, f"atol = {_rounded_up(spread.overall * self.margin)!r}", *more]
+
+    def _period(self, spread: FieldSpread) -> list[str]:
+        """The line of a rule that says on which circles the values lie; none for those on a line."""
+        if not any(spread.periods):
+            return []
+        if len(spread.periods) > 1:
+            return ["# period: not the same in all comparisons; give --period when you compare"]
+        (lengths,) = spread.periods
+        return [f"period = {lengths[0]!r}" if len(lengths) == 1 else f"period = {list(lengths)!r}"]
 
 
 def _text(value: str) -> str:
@@ -139,7 +208,7 @@ def _rounded_up(value: float) -> float:
     exponent = math.floor(math.log10(value))
     for digits in range(1, 12):
         candidate = float(f"{digits}e{exponent}")
-        if candidate >= value:
+        if value <= candidate < math.inf:  # digits of a number near the largest may round to infinity
             return candidate
     return value
 
@@ -165,6 +234,7 @@ def propose(
     spreads: dict[str, FieldSpread] = {}
     notes: dict[str, None] = {}
     problems: dict[str, None] = {}
+    attributes: dict[str, AttributeDifference] = {}
     for other in runs[1:]:
         found = compare(
             runs[0],
@@ -185,7 +255,9 @@ def propose(
                 continue
             spreads.setdefault(f.field, FieldSpread(f.field, f.dtype)).add(f)
         problems.update(dict.fromkeys(found.problems))
-    return Proposal(len(runs), margin, spreads, list(notes), by_step, list(problems))
+        for difference in found.attributes:
+            attributes.setdefault(difference.label, difference)
+    return Proposal(len(runs), margin, spreads, list(notes), by_step, list(problems), attributes)
 
 
 def _checked(arguments: Mapping[str, object]) -> dict:
