@@ -120,7 +120,7 @@ def test_what_cannot_be_restored_is_said_on_all_processes(small, name):
 def test_what_each_process_had_alone_is_of_as_many_processes(small):
     (said,) = small[1]
     for name in ("fewer", "load"):
-        assert "2 processes captured it, not 1; leave it out" in said[name]
+        assert "by 2 processes, and these are 1; leave it out" in said[name]
 
 
 def test_a_damaged_part_is_found_before_anything_is_written(small):
