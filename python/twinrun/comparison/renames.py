@@ -158,31 +158,44 @@ class Renamed(Wrapped):
             return self.new_name(owner) + at_sign + attribute
         return name
 
-    def _group_name(self, owner: str, separator: str) -> str:
-        """The new name of a group: that of a rule that renames everything below it, if none renames it
-        itself.
+    def _group_name(self, owner: str, separator: str, groups: Mapping[str, str | None]) -> str:
+        """The new name of a group: that of a rule for it, else that of the group into which all fields below
+        it go, else that of a rule that renames everything below it.
+
+        groups: as `_moved_groups` gives them.
         """
         new = self.new_name(owner)
         if new != owner:
             return new
-        found = (rule.of(owner + separator) for rule in self.renames)
-        below = next((name for name in found if name is not None), "")
-        return below.removesuffix(separator) if below.endswith(separator) and below != separator else owner
+        if (moved := groups.get(owner)) is not None:
+            return moved
+        for at, rule in enumerate(self.renames):
+            found = rule.of(owner + separator)
+            if found is not None:
+                if not found.endswith(separator) or found == separator:
+                    return owner
+                self.used.add(at)  # also where the group has no field
+                return found.removesuffix(separator)
+        return owner
 
-    def _owners(self, facts: Iterable[Fact]) -> dict[str, str]:
-        """The new names of the owners of facts. A group does not get the name of another owner."""
+    def _owners(self, facts: Iterable[Fact], fields: Mapping[str, str]) -> dict[str, str]:
+        """The new names of the owners of facts. A group does not get the name of another owner.
+
+        fields: their new names by the old ones.
+        """
+        moved = _moved_groups(fields, "/")
         names = {fact.owner: self.new_name(fact.owner) if fact.owner else "" for fact in facts}
-        groups = {old: self._group_name(old, "/") for old in names if old}
-        return _with_groups(names, groups)
+        return _with_groups(names, {old: self._group_name(old, "/", moved) for old in names if old})
 
     def _new_names(self, names: Iterable[str]) -> dict[str, str]:
         """The new names of fields. Labels of a container are fields, and go with it as facts do."""
         new = {name: self.new_name(name) for name in names}
+        moved = _moved_groups(new, ".")
         groups: dict[str, str] = {}
         for name in new:
             owner, at_sign, label = name.partition("@")
             if new[name] == name and at_sign and owner:
-                groups[name] = self._group_name(owner, ".") + at_sign + label
+                groups[name] = self._group_name(owner, ".", moved) + at_sign + label
         return _with_groups(new, groups)
 
     def _columns(self, name: str, ref: FieldRef) -> FieldRef:
@@ -235,7 +248,7 @@ class Renamed(Wrapped):
             made.unopened = [replace(file, name="") for file in opened.unopened]
             if opened.facts is not None:
                 made.facts, made.format_of = {}, {}
-                owners = self._owners(opened.facts.values())
+                owners = self._owners(opened.facts.values(), names)
                 for label, fact in opened.facts.items():
                     renamed = self._new_fact(fact, owners[fact.owner])
                     new = f"{renamed.owner}@{renamed.name}" + "'" * (len(label) - len(label.rstrip("'")))
@@ -248,6 +261,23 @@ class Renamed(Wrapped):
 
     def copy_of(self, inner: Subject) -> Renamed:
         return Renamed(inner, self.renames)
+
+
+def _moved_groups(fields: Mapping[str, str], separator: str) -> dict[str, str | None]:
+    """The groups into which all fields of a group go, by the group; None where they go into several.
+
+    fields: their new names by the old ones.
+    """
+    found: dict[str, str | None] = {}
+    for old, new in fields.items():
+        at = old.rfind(separator)
+        while at > 0:
+            rest = old[at:]
+            group = new.removesuffix(rest) if new.endswith(rest) and new != rest else None
+            if found.setdefault(old[:at], group) != group:
+                found[old[:at]] = None
+            at = old.rfind(separator, 0, at)
+    return found
 
 
 def _with_groups(names: Mapping[str, str], groups: Mapping[str, str]) -> dict[str, str]:

@@ -296,6 +296,30 @@ def test_groups_that_swap_names_take_their_attributes_along(tmp_path: Path) -> N
     assert left.verdict == "different" and {d.owner for d in left.attributes} == {"g", "h"}
     turned = write("e", [("k", 0, "m"), ("g", 1, "s"), ("h", 2, "kg")])
     assert twinrun.compare(a, turned, rename=circle).verdict == "same"
+    # Rules that rename each field by itself, or by another pattern, move the groups all the same.
+    for rules in (["g/?=h/?", "h/?=g/?"], ["g/u=h/u", "h/u=g/u"], ["g/*u=h/*u", "h/*u=g/*u"]):
+        assert twinrun.compare(a, tmp_path / "b.h5", rename=rules).same, rules
+        stayed = twinrun.compare(a, tmp_path / "d.h5", rename=rules)
+        assert stayed.verdict == "different" and len(stayed.attributes) == 2, rules
+
+
+def test_attributes_of_a_group_without_fields_go_with_a_rule(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    for name, group in (("a", "new"), ("b", "old")):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file["x"] = np.zeros(3)
+            file.create_group(group).attrs["units"] = "m"
+    assert twinrun.compare(tmp_path / "a.h5", tmp_path / "b.h5", rename="old/*=new/*").same
+
+
+def test_a_group_whose_fields_part_keeps_its_attributes(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    for name, groups in (("a", ("g", "h")), ("b", ("k", "k"))):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file[f"{groups[0]}/x"], file[f"{groups[1]}/y"] = np.zeros(3), np.ones(3)
+            file[groups[0]].attrs["units"] = "m"
+    found = twinrun.compare(tmp_path / "a.h5", tmp_path / "b.h5", rename=["k/x=g/x", "k/y=h/y"])
+    assert {(d.owner, d.a, d.b) for d in found.attributes} == {("g", "'m'", None), ("k", None, "'m'")}
 
 
 def test_labels_of_a_container_go_with_all_below_it() -> None:

@@ -150,6 +150,8 @@ def test_a_factor_that_is_named_leaves_no_condition_out():
     text = "cmd,time,size,remark\n" + "".join(f"{c},{100 + n},{n},{r}\n" for c, n, r in rows)
     found = read_csv(text, factors=["size"])
     assert [x["factors"] for x in found] == [{"cmd": c, "size": str(n)} for c, n, _ in rows]
+    with pytest.raises(ValueError, match="'time' has the times"):
+        read_csv(text, factors=["time"])
     # A remark for each row is none, unless it is named.
     assert set(read_csv(text, factors=["remark"])[0]["factors"]) == {"cmd", "remark"}
     assert set(read_csv(text)[0]["factors"]) == {"cmd", "remark"}

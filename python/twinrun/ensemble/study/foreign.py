@@ -446,6 +446,8 @@ def read_csv(text: str, value: str = "", factors: Sequence[str] = ()) -> list[di
     for name in factors:
         if name not in head:
             raise ValueError(f"there is no column {name!r:.60}: there are {', '.join(head):.200}")
+        if name == time:
+            raise ValueError(f"column {name!r:.60} has the times, and is no condition")
     own = (
         {"start", "end", "node", "status", "user", "system", "submit", "exit", "block"}
         - {time}
