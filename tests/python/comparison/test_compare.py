@@ -248,3 +248,29 @@ def test_names_and_units_that_only_look_the_same() -> None:
         twinrun.compare(seconds, days)  # the same integers
     with pytest.raises(twinrun.TwinrunError, match=r"M8\[s\] in the first run, plain numbers in the second"):
         twinrun.compare(np.array(["NaT"], "M8[s]"), np.array([-(1 << 63)]))
+
+
+@given(
+    dtype=st.sampled_from(["f4", "<f8", ">f8", "i2", "u8", "?", "c8", "f2"]),
+    shape=st.sampled_from([(), (0,), (1,), (7,), (3, 5), (2, 0, 3), (4, 3, 2)]),
+    order=st.sampled_from(["C", "F", "strided"]),
+    atol=st.sampled_from([None, 0.5]),
+    seed=st.integers(0, 1 << 16),
+)
+def test_arrays_alone_are_compared_as_those_of_a_container(dtype, shape, order, atol, seed):
+    rng = np.random.default_rng(seed)
+    a = rng.integers(0, 3, shape).astype(dtype)
+    b = np.array(a)
+    if b.size and seed % 3:
+        b.flat[rng.integers(b.size)] = 1
+    a, b = (np.asfortranarray(x) if order == "F" else x for x in (a, b))
+    if order == "strided" and a.ndim == 1:
+        a, b = np.repeat(a, 2)[::2], np.repeat(b, 2)[::2]
+    alone = twinrun.compare(a, b, atol=atol)
+    together = twinrun.compare({"array": a}, {"array": b}, atol=atol)
+    assert alone.verdict == together.verdict
+    for name in ("field", "dtype", "shape", "elements", "different", "first_index", "max_abs_diff", "reason"):
+        assert getattr(alone.fields[0], name) == getattr(together.fields[0], name), name
+    assert alone.fields[0].different == np.count_nonzero(
+        a != b if atol is None or a.dtype.kind not in "fc" else abs(a - b) > atol
+    )
