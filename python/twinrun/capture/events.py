@@ -124,9 +124,25 @@ class EventWriter:
         self._wanted = sorted(wanted)
         self._step = StepEvents(self._wanted)
         self._together: _Batch | None = None
+        self._lists: list[list[Traced]] = []  # of events that are written
 
     def __len__(self) -> int:
         return len(self._step.events)
+
+    def new_values(self) -> list[Traced]:
+        """An empty list for the values of a new event."""
+        return self._lists.pop() if self._lists else []
+
+    def written(self, step: StepEvents) -> None:
+        """A step that was taken is written, and nobody needs its events any more.
+
+        Their lists are used again: thousands of new ones in each step would set Python's garbage collector to
+        look at everything that the program keeps.
+        """
+        for event in step.events:
+            event.values.clear()
+            self._lists.append(event.values)
+        step.events = []
 
     def add(self, event: Event) -> Event:
         """Appends an event. Its values are added by `see`."""

@@ -85,6 +85,8 @@ class Iterations:
             waiting, self._waiting = self._waiting, None
             fields, places = waiting.step.fields(), waiting.step.places
             waiting.run.capture(waiting.iteration, fields, global_place=places or None)
+            if self._divergence is None:  # which may keep events
+                self._writer.written(waiting.step)
 
     def capture_last(self) -> None:
         """Captures the iteration in which the trace stopped: now, or after a CUDA graph's capture,

@@ -9,9 +9,9 @@ and no node is held once the outermost module has ended: a trace keeps no graph 
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import partial
 from typing import Any, NamedTuple
 
+import msgspec
 import torch
 
 from .guard import Guard
@@ -33,19 +33,48 @@ def sequence_number() -> int:
     return 0 if ask is None else ask()
 
 
-class _Region:
+# A training makes thousands of these in a step, and they live as long as its graph. gc=False: none is in a
+# circle, and they would set Python's garbage collector to look at everything that PyTorch keeps.
+
+
+class _Region(msgspec.Struct, gc=False, eq=False):
     """The part of the graph that one call of a module made.
 
     outer: the region around it, once that is known. call: the number of its pass of the graph `task`.
     """
 
-    __slots__ = ("call", "hidden", "kind", "microbatch", "operation", "outer", "path", "task")
+    path: str
+    kind: str
+    operation: str
+    microbatch: int
+    hidden: bool
+    outer: _Region | None = None
+    task: int = -1
+    call: int = -1
 
-    def __init__(self, path: str, kind: str, operation: str, microbatch: int, hidden: bool) -> None:
-        self.path, self.kind, self.operation, self.microbatch = path, kind, operation, microbatch
-        self.hidden = hidden
-        self.outer: _Region | None = None
-        self.task = self.call = -1
+
+class _Entry(msgspec.Struct, gc=False, eq=False):
+    """The hook where regions begin. inner, outer: the first one, and others that begin there, the outer ones
+    first.
+    """
+
+    of: ModuleGradients
+    inner: _Region
+    outer: tuple[_Region, ...] = ()
+
+    def __call__(self, gradients: tuple) -> None:
+        self.of.entered((*self.outer, self.inner), gradients)
+
+
+class _Exit(msgspec.Struct, gc=False, eq=False):
+    """The hook where a region ends. leaving: of a node's gradients."""
+
+    of: ModuleGradients
+    region: _Region
+    leaving: tuple[int, ...]
+
+    def __call__(self, gradients: tuple, given: tuple) -> None:
+        self.of.left(self.region, [gradients[i] for i in self.leaving])
 
 
 def _outermost(region: _Region) -> _Region:
@@ -60,7 +89,7 @@ class _End(NamedTuple):
     """
 
     node: Any
-    entered: list[_Region]  # with events, the outer ones first
+    entry: _Entry | None  # of regions with events
     innermost: _Region
 
 
@@ -145,32 +174,35 @@ class ModuleGradients:
                 else:
                     waiting.append(target)
             if leaving and not hidden:
-                node.register_hook(partial(self._left, region, leaving))
+                node.register_hook(_Exit(self, region, tuple(leaving)))
         for node in nodes:
             self._enter_at(node, region)
 
     def _enter_at(self, node: Any, region: _Region) -> None:
         end = self._ends.get(id(node))
-        if end is None:
-            end = self._ends[id(node)] = _End(node, [], region)
-        if region.hidden:
+        if end is not None and end.entry is not None:
+            if not region.hidden:
+                end.entry.outer = (region, *end.entry.outer)
             return
-        if not end.entered:
-            node.register_prehook(partial(self._entered, end.entered))
-        end.entered.insert(0, region)
+        entry = None if region.hidden else _Entry(self, region)
+        self._ends[id(node)] = _End(node, entry, region if end is None else end.innermost)
+        if entry is not None:
+            node.register_prehook(entry)
 
-    def _entered(self, regions: list[_Region], gradients: tuple) -> None:
+    def entered(self, regions: tuple[_Region, ...], gradients: tuple) -> None:
+        """Gradients came to where these regions begin, the outer ones first."""
         if not self._guard.records():
             return
         with self._guard.work(("the gradient into", regions[0].path)):
             for region in regions:
                 self._see(region, gradients, out=False)
 
-    def _left(self, region: _Region, leaving: list[int], gradients: tuple, given: tuple) -> None:
+    def left(self, region: _Region, gradients: list) -> None:
+        """Gradients leave a region."""
         if not self._guard.records():
             return
         with self._guard.work(("the gradient out of", region.path)):
-            self._see(region, [gradients[i] for i in leaving], out=True)
+            self._see(region, gradients, out=True)
 
     def _see(self, region: _Region, gradients: Any, *, out: bool) -> None:
         task = torch._C._current_graph_task_id()

@@ -138,7 +138,8 @@ class OperationEvents:
             position, recorder = self._position, self._recorder
             phase, module = self._place()
             enclosing = position.frames[-1].call if position.frames else -1
-            event = Event(phase, position.microbatch, module, "", name, position.new_call(), enclosing, [])
+            values, call = recorder.new_values(), position.new_call()
+            event = Event(phase, position.microbatch, module, "", name, call, enclosing, values)
             tensors, plain = operands(named)
             if plain:
                 recorder.setting(event, "settings", repr(plain))

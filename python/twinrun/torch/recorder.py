@@ -75,7 +75,12 @@ class Recorder:
         position = self._position
         number = position.microbatch if microbatch is None else microbatch
         within = position.enclosing(call) if enclosing is None else enclosing
-        return self.add(Event(phase, number, module, kind, operation, call, within, []))
+        values = self._writer.new_values()
+        return self.add(Event(phase, number, module, kind, operation, call, within, values))
+
+    def new_values(self) -> list[Traced]:
+        """An empty list for the values of an event that is made elsewhere."""
+        return self._writer.new_values()
 
     def add(self, event: Event) -> Event:
         """Adds an event that was made before: it comes after those that were added meanwhile."""

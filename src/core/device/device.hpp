@@ -18,7 +18,7 @@
 
 namespace twinrun {
 
-inline constexpr std::uint32_t kDeviceAbi = 6;  // raised with every change of a table
+inline constexpr std::uint32_t kDeviceAbi = 7;  // raised with every change of a table
 inline constexpr int kHostMemory = -1;          // in place of a device's number
 
 // Parts of a device's memory, and of the host's that goes there, begin at multiples of this:

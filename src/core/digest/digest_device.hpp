@@ -8,6 +8,7 @@
 
 #include "device/device.hpp"
 #include "digest/digest.hpp"
+#include "digest/field61.hpp"
 
 namespace twinrun {
 
@@ -47,22 +48,27 @@ struct DeviceSketchItem {
     std::uint64_t* counts = nullptr;  // 8: scalars of proven chunks by |c|, added to
 };
 
-// Sums of an array whose root is being made: of the low halves of its parts' sums, with the number
-// of parts above them, and of the high halves. Zeros before and after.
+// A root as its parts' sums give it: sums of their low halves and of their high halves, of 32 bits.
+// While it is made, the number of parts that were added is above each.
 struct DeviceRootSums {
     std::uint64_t low = 0;
     std::uint64_t high = 0;
 };
+[[nodiscard]] constexpr std::uint64_t root_of(const DeviceRootSums& sums) {
+    return reduce61_wide((static_cast<unsigned __int128>(sums.high) << 32) + sums.low);
+}
 
 // Words of bits (sketch/words.hpp), dense, whose root alone is asked for. Their chunks have
 // kRootChunkBytes.
 struct DeviceRootItem {
-    const void* data = nullptr;      // aligned to the word; 16-byte alignment is fastest
-    std::uint64_t words = 0;         // not 0; at most kMostRootBytes
-    DType word = DType::i32;         // i8, i16 or i32
-    DeviceRootSums* sums = nullptr;  // of this item alone until its root is there
-    // On the device, or page-locked on the host. Written once, when all else is done.
-    std::uint64_t* root = nullptr;
+    const void* data = nullptr;  // aligned to the word; 16-byte alignment is fastest
+    std::uint64_t words = 0;     // not 0; at most kMostRootBytes
+    DType word = DType::i32;     // i8, i16 or i32
+    // On the device; of this item alone until its root is there. Zeros before and after.
+    DeviceRootSums* sums = nullptr;
+    // On the device, or page-locked on the host. Each half is written once, in any order, when all
+    // else that it needs is done.
+    DeviceRootSums* root = nullptr;
 };
 inline constexpr std::size_t kRootChunkBytes = 1 << 16;
 inline constexpr std::uint64_t kMostRootBytes = std::uint64_t{1} << 40;

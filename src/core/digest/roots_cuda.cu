@@ -10,8 +10,13 @@
 //
 // A root is linear in its blocks: each has a power of RHO as its weight, that of its place in its
 // chunk and of the chunk's way up the tree (TreeJoin). So parts of an array may be added in any
-// order: halves of 32 bits, which cannot overflow, and who comes last reduces the sums. That makes
+// order: halves of 32 bits, which cannot overflow, and who comes last hands the sum out. That makes
 // the same bits as leaves that are joined.
+//
+// What a call costs beside its reading counts: most arrays take 5 to 20 us. A thread block takes 16
+// blocks at a time wherever it begins, so that no step has fewer rows than the others; the two
+// halves of a root do not wait for each other; and a thread block begins while the kernel before it
+// ends, up to its first look at the array (programmatic dependent launch).
 #include <algorithm>
 #include <atomic>
 #include <type_traits>
@@ -42,7 +47,7 @@ static_assert(kChunkBlocks == 16, "the rows of a product");
 struct RootField {
     const std::byte* data;
     std::uint64_t bytes;
-    std::uint64_t* root;
+    DeviceRootSums* root;
     DeviceRootSums* sums;
     std::uint32_t first_block;  // among all of the launch
     std::uint32_t shares;       // thread blocks that take some of it
@@ -163,7 +168,7 @@ __device__ inline uint4 load_across(const std::byte* at) {
             __funnelshift_r(w[2], w[3], shift), __funnelshift_r(w[3], w[4], shift)};
 }
 
-// Consecutive blocks of one chunk.
+// Consecutive blocks, of one chunk or of two.
 struct Part {
     std::uint32_t field;
     std::uint32_t blocks;       // 1 to kChunkBlocks
@@ -182,7 +187,7 @@ __device__ Part part_at(const RootLaunch<Most>& launch, std::uint32_t number, st
         ++field;
     const RootField& of = launch.fields[field];
     const std::uint32_t first = number - of.first_block;
-    const std::uint32_t blocks = min(kChunkBlocks - first % kChunkBlocks, blocks_of(of) - first);
+    const std::uint32_t blocks = min(kChunkBlocks, blocks_of(of) - first);
     return {field, min(blocks, end - number), first};
 }
 template <unsigned Most>
@@ -198,28 +203,32 @@ __device__ std::uint32_t field_of(const RootLaunch<Most>& launch, std::uint32_t 
 
 constexpr unsigned kHalf = kSteps / 2;  // steps that are read together
 
-// What a lane reads of a part.
+// What a lane reads of a part. A row of a product has the block with its place in its chunk: rows
+// before that of the part's first block have blocks of the next chunk.
 struct Reader {
-    const std::byte* from;  // its first vector of its first row
-    std::int64_t left[2];   // bytes of the array there and behind it, by rows; 0 for a row that is not there
-    bool aligned;           // to 16 bytes
-    bool begins;            // the array begins there
+    const std::byte* from;   // its first vector of its first row
+    std::int64_t to_second;  // bytes from there to its second row
+    std::int64_t left[2];    // bytes of the array there and behind it, by rows; 0 for a row that is not there
+    bool aligned;            // to 16 bytes
+    bool begins;             // the array begins there
 
     __device__ Reader(const RootField& of, const Part& part) {
         const unsigned lane = threadIdx.x % 32;
-        const std::uint32_t block = part.first_block / kChunkBlocks * kChunkBlocks + lane / 4;
+        const std::uint32_t place = (lane / 4 - part.first_block) % kChunkBlocks;
+        const std::uint32_t places[2] = {place, (place + 8) % kChunkBlocks};
+        const std::uint32_t block = part.first_block + place;
+        to_second = (places[1] > place ? 8 : -8) * static_cast<std::int64_t>(kBlockBytes);
         from =
             of.data + std::uint64_t{block} * kBlockBytes + threadIdx.x / 32 * kWarpBytes + lane % 4 * kVector;
         aligned = reinterpret_cast<std::uintptr_t>(of.data) % kVector == 0;
         begins = from == of.data;
 #pragma unroll
         for (unsigned row = 0; row < 2; ++row) {
-            const bool there = block + row * 8 - part.first_block < part.blocks;
-            left[row] = there ? of.data + of.bytes - at(0, row) : 0;
+            left[row] = places[row] < part.blocks ? of.data + of.bytes - at(0, row) : 0;
         }
     }
     [[nodiscard]] __device__ const std::byte* at(unsigned step, unsigned row) const {
-        return from + row * 8 * kBlockBytes + step * kStepBytes;
+        return from + row * to_second + step * kStepBytes;
     }
 
     // The vectors of some steps; zeros where there is nothing.
@@ -300,10 +309,12 @@ class Products {
         for (unsigned i = 0; i < kHalf; ++i)
             add_step(sums_, vectors[i][0], vectors[i][1], coefficients_[half * kHalf + i]);
     }
-    // The sum over the thread's rows and columns, as if the chunk had all of its blocks.
-    [[nodiscard]] __device__ std::uint64_t sum() const {
-        return add61(multiply61(of_row(0), shared_.powers[0][threadIdx.x % 32]),
-                     multiply61(of_row(1), shared_.powers[1][threadIdx.x % 32]));
+    // The sum over the thread's rows and columns. weights: of the part's chunks, the second of which
+    // it may not have.
+    [[nodiscard]] __device__ std::uint64_t sum(const Part& part, const std::uint64_t* weights) const {
+        const unsigned row = threadIdx.x % 32 / 4;
+        const unsigned first = part.first_block % kChunkBlocks;
+        return add61(weighted(0, weights[row < first]), weighted(1, weights[row + 8 < first]));
     }
 
    private:
@@ -312,6 +323,9 @@ class Products {
         constexpr std::uint32_t s = kSigns<Word>;
         multiply_bytes(sums, low.x ^ s, high.x ^ s, low.y ^ s, high.y ^ s, coefficients.x, coefficients.y);
         multiply_bytes(sums, low.z ^ s, high.z ^ s, low.w ^ s, high.w ^ s, coefficients.z, coefficients.w);
+    }
+    [[nodiscard]] __device__ std::uint64_t weighted(unsigned row, std::uint64_t weight) const {
+        return multiply61(multiply61(of_row(row), shared_.powers[row][threadIdx.x % 32]), weight);
     }
     // Two columns: below 2^34.
     [[nodiscard]] __device__ std::uint64_t of_row(unsigned row) const {
@@ -325,7 +339,7 @@ class Products {
     std::uint32_t sums_[4];
 };
 
-// What the sum of a chunk's rows counts in its field's root. All lanes of a warp call it, and all
+// What the sum of a chunk's rows, as if it had all of its blocks, counts in its field's root. All lanes of a warp call it, and all
 // have it.
 __device__ std::uint64_t chunk_weight(std::uint32_t chunk, std::uint32_t blocks) {
     const std::uint32_t chunks = (blocks + kChunkBlocks - 1) / kChunkBlocks;
@@ -342,42 +356,69 @@ __device__ std::uint64_t chunk_weight(std::uint32_t chunk, std::uint32_t blocks)
     return warp::from(weight, 0);
 }
 
-__device__ void write_root(const RootField& of, std::uint64_t root) {
-    *static_cast<volatile std::uint64_t*>(of.root) = root;
+// Adds a half of the sum of a thread block; who adds the last one hands it out, and leaves zero.
+// Who sees it may give the sums to another launch.
+constexpr unsigned long long kOneShare = 1ULL << 48;  // thread blocks are counted above the sums
+struct AddedHalf {
+    unsigned long long* sum;
+    unsigned long long all;  // with this share
+    bool last;
+
+    __device__ AddedHalf(std::uint64_t* of, std::uint64_t half, std::uint32_t shares)
+        : sum(reinterpret_cast<unsigned long long*>(of)) {
+        const unsigned long long before = atomicAdd(sum, half + kOneShare);
+        all = before % kOneShare + half;
+        last = before / kOneShare == shares - 1;
+    }
+    __device__ void clear() const {
+        if (last) *static_cast<volatile unsigned long long*>(sum) = 0;
+    }
+    __device__ void hand_out(std::uint64_t* to) const {
+        if (last) *static_cast<volatile std::uint64_t*>(to) = all;
+    }
+};
+__device__ void add_share(const RootField& of, std::uint64_t sum) {
+    const std::uint64_t half_low = sum & 0xFFFFFFFFU;
+    const std::uint64_t half_high = sum >> 32;
+    if (of.shares == 1) {
+        *static_cast<volatile std::uint64_t*>(&of.root->low) = half_low;
+        *static_cast<volatile std::uint64_t*>(&of.root->high) = half_high;
+        return;
+    }
+    const AddedHalf low(&of.sums->low, half_low, of.shares);
+    const AddedHalf high(&of.sums->high, half_high, of.shares);
+    if (!low.last && !high.last) return;
+    low.clear();
+    high.clear();
+    __threadfence_system();
+    low.hand_out(&of.root->low);
+    high.hand_out(&of.root->high);
 }
 
-// Adds the sum of a thread block; who adds the last one writes the root, and leaves zeros.
-__device__ void add_share(const RootField& of, std::uint64_t sum) {
-    if (of.shares == 1) return write_root(of, sum);
-    auto* const low = reinterpret_cast<unsigned long long*>(&of.sums->low);
-    auto* const high = reinterpret_cast<unsigned long long*>(&of.sums->high);
-    constexpr unsigned long long kOne = 1ULL << 48;  // thread blocks are counted above the low halves
-    atomicAdd(high, sum >> 32);
-    __threadfence();
-    const unsigned long long before = atomicAdd(low, (sum & 0xFFFFFFFFULL) + kOne);
-    if (before / kOne != of.shares - 1) return;
-    __threadfence();
-    const unsigned long long lows = before % kOne + (sum & 0xFFFFFFFFULL);
-    const std::uint64_t root = reduce61_wide((static_cast<unsigned __int128>(__ldcg(high)) << 32) + lows);
-    *static_cast<volatile unsigned long long*>(low) = 0;
-    *static_cast<volatile unsigned long long*>(high) = 0;
-    // Who sees the root may give these sums to another launch.
-    __threadfence_system();
-    write_root(of, root);
+// Whatever was put into the stream before has been done, and its writes are seen. Without effect in
+// a launch that did not begin early.
+__device__ inline void wait_for_work_before() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    cudaGridDependencySynchronize();
+#endif
 }
 
 // Each thread block takes as many consecutive blocks of the launch as any other, give or take one.
 // A thread keeps its sum of all chunks of a field, so that threads meet once a field, and once in
-// kWarps chunks for their weights.
+// about kWarps chunks for their weights.
 template <class Word, unsigned Most>
 __global__ void __launch_bounds__(kThreads, 2) make_roots(const __grid_constant__ RootLaunch<Most> launch) {
     __shared__ SharedTables tables;
-    __shared__ std::uint64_t weights[kWarps];  // of chunks from `first_weight` on
+    // Of chunks from `first_weight` on. The last place is looked at for parts of one chunk alone, and
+    // not used.
+    __shared__ std::uint64_t weights[kWarps + 1];
     // Sums of the warps. Two: those of the last field are read while this one's are made.
     __shared__ std::uint64_t warps[2][kWarps];
     auto number = static_cast<std::uint32_t>(std::uint64_t{launch.blocks} * blockIdx.x / gridDim.x);
     const auto end = static_cast<std::uint32_t>(std::uint64_t{launch.blocks} * (blockIdx.x + 1) / gridDim.x);
     if (number >= end) return;
+    Products<Word> products(tables);
+    wait_for_work_before();
     Part next = part_at(launch, number, end, field_of(launch, number));
     uint4 first_half[kHalf][2];
     uint4 second_half[kHalf][2];
@@ -386,7 +427,6 @@ __global__ void __launch_bounds__(kThreads, 2) make_roots(const __grid_constant_
         reader.template read<Word>(0, first_half);
         reader.template read<Word>(kHalf, second_half);
     }
-    Products<Word> products(tables);
     std::uint32_t first_weight = 0;
     std::uint32_t weights_end = 0;
     std::uint64_t total = 0;
@@ -397,7 +437,7 @@ __global__ void __launch_bounds__(kThreads, 2) make_roots(const __grid_constant_
         const bool more = number < end;
         if (more) next = part_at(launch, number, end, part.field);
         const std::uint32_t chunk = part.first_block / kChunkBlocks;
-        if (chunk >= weights_end) {
+        if ((part.first_block + part.blocks - 1) / kChunkBlocks >= weights_end) {
             first_weight = chunk;
             weights_end = chunk + kWarps;
             __syncthreads();
@@ -412,7 +452,7 @@ __global__ void __launch_bounds__(kThreads, 2) make_roots(const __grid_constant_
         if (more) reader.template read<Word>(0, first_half);
         products.add(1, second_half);
         if (more) reader.template read<Word>(kHalf, second_half);
-        total = add61(total, multiply61(products.sum(), weights[chunk - first_weight]));
+        total = add61(total, products.sum(part, &weights[chunk - first_weight]));
         if (more && next.field == part.field) continue;
 #pragma unroll
         for (int distance = 16; distance != 0; distance /= 2)
@@ -433,18 +473,27 @@ __global__ void __launch_bounds__(kThreads, 2) make_roots(const __grid_constant_
     }
 }
 
-// How many thread blocks a launch takes at most: asked once a device. One for each multiprocessor
-// reads at the speed of the memory, and more would meet in the same sums. Arrays that are not
-// aligned keep two busy.
-DeviceStatus most_blocks(int device, bool aligned, unsigned* blocks) {
+// What is asked for once a device.
+struct Abilities {
+    unsigned most_blocks;  // of a launch: two for each multiprocessor are at work together
+    bool begins_early;     // a launch may begin while the kernel before it ends
+};
+template <class Word, unsigned Most>
+DeviceStatus abilities(int device, Abilities* of) {
     constexpr int kMostDevices = 64;
-    static std::atomic<int> known[kMostDevices];
-    int multiprocessors = device < kMostDevices ? known[device].load(std::memory_order_relaxed) : 0;
-    if (multiprocessors == 0) {
+    static std::atomic<unsigned> known[kMostDevices];  // twice the blocks, and 1 for the other
+    unsigned packed = device < kMostDevices ? known[device].load(std::memory_order_relaxed) : 0;
+    if (packed == 0) {
+        int multiprocessors = 0;
         TWR_GPU(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
-        if (device < kMostDevices) known[device].store(multiprocessors, std::memory_order_relaxed);
+        // It must be the code that waits: of an older device's, which the driver translated, it is not.
+        cudaFuncAttributes compiled{};
+        TWR_GPU(cudaFuncGetAttributes(&compiled, make_roots<Word, Most>));
+        const bool waits = compiled.ptxVersion >= 90 && compiled.binaryVersion >= 90;
+        packed = static_cast<unsigned>(std::max(multiprocessors, 1)) * 4 + (waits ? 1 : 0);
+        if (device < kMostDevices) known[device].store(packed, std::memory_order_relaxed);
     }
-    *blocks = static_cast<unsigned>(std::max(multiprocessors, 1)) * (aligned ? 1 : 2);
+    *of = {packed / 2, packed % 2 != 0};
     return {};
 }
 
@@ -460,13 +509,11 @@ DeviceStatus launch(int device, const DeviceRootItem* const* items, unsigned n, 
             static_cast<const std::byte*>(item.data), bytes, item.root, item.sums, all.blocks, 0};
         all.blocks += static_cast<std::uint32_t>((bytes + kBlockBytes - 1) / kBlockBytes);
     }
-    const bool aligned = std::all_of(items, items + n, [](const DeviceRootItem* item) {
-        return reinterpret_cast<std::uintptr_t>(item->data) % kVector == 0;
-    });
-    unsigned most = 0;
-    if (const DeviceStatus status = most_blocks(device, aligned, &most); status.failed) return status;
+    Abilities able{};
+    if (const DeviceStatus status = abilities<Word, Most>(device, &able); status.failed) return status;
     // Where there are many small arrays, one for each of them.
-    const std::uint32_t grid = std::min(most, std::max(n, (all.blocks + kLeastBlocks - 1) / kLeastBlocks));
+    const std::uint32_t grid =
+        std::min(able.most_blocks, std::max(n, (all.blocks + kLeastBlocks - 1) / kLeastBlocks));
     // Thread block b begins at block floor(blocks b / grid), so block i belongs to the last b with
     // blocks b / grid < i + 1.
     const auto owner = [&](std::uint32_t i) { return ((std::uint64_t{i} + 1) * grid - 1) / all.blocks; };
@@ -475,8 +522,16 @@ DeviceStatus launch(int device, const DeviceRootItem* const* items, unsigned n, 
         all.fields[i].shares =
             static_cast<std::uint32_t>(owner(end - 1) - owner(all.fields[i].first_block) + 1);
     }
-    make_roots<Word, Most><<<grid, kThreads, 0, gpu_stream(stream)>>>(all);
-    TWR_GPU_LAUNCHED("roots of arrays");
+    cudaLaunchConfig_t config{};
+    config.gridDim = grid;
+    config.blockDim = kThreads;
+    config.stream = gpu_stream(stream);
+    cudaLaunchAttribute early{};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    config.attrs = &early;
+    config.numAttrs = able.begins_early ? 1 : 0;
+    TWR_GPU(cudaLaunchKernelEx(&config, make_roots<Word, Most>, all));
     return {};
 }
 

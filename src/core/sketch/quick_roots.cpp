@@ -17,8 +17,14 @@ namespace twinrun {
 
 namespace {
 
-// In the place of a root that is not there yet: roots have 61 bits.
+// In the place of a half of a root that is not there yet: sums have fewer bits.
 constexpr std::uint64_t kNotThere = ~std::uint64_t{0};
+
+// An event takes a device 2 us, and a place in the line of its work. The default stream is there as
+// long as the process, so that one can be made of it when somebody waits: every so many calls have
+// one, so that nobody waits for much more than the call.
+constexpr unsigned kCallsOfEvent = 64;
+constexpr StreamHandle kDefaultStream = nullptr;
 
 class QuickQueue;
 
@@ -34,7 +40,9 @@ class QuickRoots final : public QueuedRoots {
     QuickQueue* queue_;
     std::size_t begin_;
     std::size_t count_;
-    std::vector<std::unique_ptr<DeviceEvent>> made_;  // one a stream
+    std::vector<std::unique_ptr<DeviceEvent>> made_;  // one a stream, but for the default one
+    bool in_default_stream_ = false;
+    DeviceEvent* default_made_ = nullptr;  // of these: that of the default stream, if there is one
     bool settled_ = false;
     std::vector<std::uint64_t> roots_;
     std::optional<Error> error_;
@@ -54,11 +62,13 @@ class QuickQueue {
     Result<> submit(std::span<const DeviceArray* const> words, QuickRoots& call);
     Result<> submit_of_stream(StreamHandle stream, QuickRoots& call);
     Result<std::unique_ptr<DeviceEvent>> new_event();
+    [[nodiscard]] bool are_there(const QuickRoots& call);
+    Result<> wait_for_first();
     void settle_first();
     // After an error: nothing may be under way in the streams when the sums are cleared.
     void clear(std::span<const DeviceArray* const> words);
-    [[nodiscard]] std::atomic_ref<std::uint64_t> root(std::size_t at) {
-        return std::atomic_ref<std::uint64_t>(roots_.as<std::uint64_t>()[at % kQuickRoots]);
+    [[nodiscard]] DeviceRootSums& root(std::size_t at) {
+        return roots_.as<DeviceRootSums>()[at % kQuickRoots];
     }
 
     const int device_;
@@ -66,8 +76,10 @@ class QuickQueue {
     std::mutex mutex_;
     DeviceMemory sums_;
     DeviceMemory roots_;
+    std::unique_ptr<DeviceEvent> late_;  // of who waits where no call has one
     bool prepared_ = false;
-    std::size_t next_ = 0;  // places are counted on and on
+    unsigned without_event_ = 0;  // calls in the default stream since the last event
+    std::size_t next_ = 0;        // places are counted on and on
     std::deque<std::shared_ptr<QuickRoots>> under_way_;
     std::vector<std::unique_ptr<DeviceEvent>> events_;  // that no call has
     std::vector<DeviceRootItem> items_;
@@ -94,7 +106,10 @@ Result<> QuickQueue::prepare() {
     while (!under_way_.empty())
         settle_first();
     TWR_CHECK(sums_.reserve(device_, kQuickRoots * sizeof(DeviceRootSums)));
-    TWR_CHECK(roots_.reserve(kHostMemory, kQuickRoots * sizeof(std::uint64_t)));
+    TWR_CHECK(roots_.reserve(kHostMemory, kQuickRoots * sizeof(DeviceRootSums)));
+    if (late_ == nullptr) {
+        TWR_TRY(late_, new_event());
+    }
     TWR_TRY(DeviceStream stream, DeviceStream::create(device_));
     TWR_CHECK(to_result(device_runtime()->fill(device_, sums_.data(), 0, kQuickRoots * sizeof(DeviceRootSums),
                                                stream.get())));
@@ -114,28 +129,48 @@ Result<std::unique_ptr<DeviceEvent>> QuickQueue::new_event() {
     return event;
 }
 
+bool QuickQueue::are_there(const QuickRoots& call) {
+    for (std::size_t i = 0; i < call.count_; ++i) {
+        DeviceRootSums& halves = root(call.begin_ + i);
+        if (std::atomic_ref(halves.low).load(std::memory_order_acquire) == kNotThere ||
+            std::atomic_ref(halves.high).load(std::memory_order_acquire) == kNotThere)
+            return false;
+    }
+    return true;
+}
+
+Result<> QuickQueue::wait_for_first() {
+    const QuickRoots& first = *under_way_.front();
+    std::optional<Error> error;
+    for (const auto& event : first.made_) {
+        if (auto waited = event->wait(); !waited) error = std::move(waited).error();
+    }
+    if (error) return *std::move(error);
+    if (!first.in_default_stream_ || first.default_made_ != nullptr) return success();
+    for (const auto& later : under_way_) {
+        if (later->default_made_ != nullptr) return later->default_made_->wait();
+    }
+    TWR_CHECK(late_->record(kDefaultStream));
+    without_event_ = 0;
+    return late_->wait();
+}
+
 void QuickQueue::settle_first() {
     QuickRoots& first = *under_way_.front();
-    const auto there = [&] {
-        for (std::size_t i = 0; i < first.count_; ++i) {
-            if (root(first.begin_ + i).load(std::memory_order_acquire) == kNotThere) return false;
-        }
-        return true;
-    };
-    if (!there()) {
-        for (const auto& event : first.made_) {
-            if (auto waited = event->wait(); !waited) first.error_ = std::move(waited).error();
-        }
-        if (!first.error_ && !there()) first.error_ = Error{ErrorCode::internal, "a device has made no root"};
+    if (!are_there(first)) {
+        if (auto waited = wait_for_first(); !waited) first.error_ = std::move(waited).error();
+        if (!first.error_ && !are_there(first))
+            first.error_ = Error{ErrorCode::internal, "a device has made no root"};
         if (first.error_) prepared_ = false;  // its sums may hold anything
     }
     if (!first.error_) {
         for (std::size_t i = 0; i < first.count_; ++i)
-            first.roots_[i] = root(first.begin_ + i).load(std::memory_order_relaxed);
+            first.roots_[i] = root_of(root(first.begin_ + i));
     }
     for (auto& event : first.made_)
         events_.push_back(std::move(event));
     first.made_.clear();
+    first.default_made_ = nullptr;
     first.settled_ = true;
     under_way_.pop_front();
 }
@@ -147,10 +182,25 @@ void QuickQueue::settle(const QuickRoots& one) {
 }
 
 Result<> QuickQueue::submit_of_stream(StreamHandle stream, QuickRoots& call) {
-    TWR_TRY(auto event, new_event());
-    call.made_.push_back(std::move(event));
+    const bool of_default = stream == kDefaultStream;
+    const bool with_event = !of_default || without_event_ + 1 >= kCallsOfEvent;
+    if (with_event) {
+        TWR_TRY(auto event, new_event());
+        call.made_.push_back(std::move(event));
+    }
     TWR_CHECK(to_result(kernels_->roots(device_, items_.data(), items_.size(), stream)));
-    return call.made_.back()->record(stream);
+    if (of_default) call.in_default_stream_ = true;
+    if (!with_event) {
+        ++without_event_;
+        return success();
+    }
+    DeviceEvent& event = *call.made_.back();
+    TWR_CHECK(event.record(stream));
+    if (of_default) {
+        call.default_made_ = &event;
+        without_event_ = 0;
+    }
+    return success();
 }
 
 Result<> QuickQueue::submit(std::span<const DeviceArray* const> words, QuickRoots& call) {
@@ -166,7 +216,7 @@ Result<> QuickQueue::submit(std::span<const DeviceArray* const> words, QuickRoot
             if (words[i]->stream != stream) continue;
             const std::size_t at = (call.begin_ + i) % kQuickRoots;
             items_.push_back({words[i]->data, words[i]->items(), words[i]->dtype,
-                              sums_.as<DeviceRootSums>() + at, roots_.as<std::uint64_t>() + at});
+                              sums_.as<DeviceRootSums>() + at, roots_.as<DeviceRootSums>() + at});
         }
         TWR_CHECK(submit_of_stream(stream, call));
         taken += items_.size();
@@ -198,7 +248,7 @@ Result<std::shared_ptr<QueuedRoots>> QuickQueue::add(std::span<const DeviceArray
     under_way_.push_back(call);
     events_.reserve(events_.size() + under_way_.size() * 2 + words.size());
     for (std::size_t i = 0; i < words.size(); ++i)
-        root(next_ + i).store(kNotThere, std::memory_order_relaxed);
+        root(next_ + i) = {kNotThere, kNotThere};
     if (Result<> submitted = submit(words, *call); !submitted) {
         under_way_.pop_back();
         clear(words);

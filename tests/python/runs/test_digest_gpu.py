@@ -65,3 +65,31 @@ def test_gpu_every_bit_matters() -> None:
             other.view(torch.int16)[at] ^= -(1 << 15) if bit == 15 else 1 << bit
             seen.add(int(twinrun.digest(other.cuda())))
     assert len(seen) == 1 + 8 * 3
+
+
+def test_gpu_reads_what_the_work_before_wrote_and_nothing_later() -> None:
+    """A launch begins while the kernel before it ends: it must wait for what that one writes."""
+    sizes = (1, 3_000, 200_000, 4_000_001)
+    counters = [torch.zeros(n, dtype=torch.int32, device="cuda") for n in sizes]
+    expected = [[int(twinrun.digest(torch.full((n,), k, dtype=torch.int32))) for n in sizes] for k in range(1, 101)]
+    found = []
+    for _ in range(100):
+        for counter in counters:
+            counter.add_(1)
+        found.append([twinrun.digest(counter) for counter in counters])
+    assert [[int(d) for d in of] for of in found] == expected
+
+
+def test_gpu_streams_may_end_before_their_digests_are_read() -> None:
+    stream = torch.cuda.Stream()
+    t = some(torch.float32, 100_000)
+    moved = t.cuda()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        on_stream = twinrun.digest(moved)
+        moved.zero_()
+    on_default = [twinrun.digest(torch.ones(n + 1, device="cuda")) for n in range(200)]
+    del stream
+    assert on_stream == twinrun.digest(t)
+    for n in (199, 3, 0):
+        assert on_default[n] == twinrun.digest(torch.ones(n + 1))

@@ -150,7 +150,8 @@ void root_now(int device, const DeviceRootItem& item) {
     std::vector<std::uint64_t> leaves;
     for (const ChunkDigest& digest : digests)
         leaves.push_back(digest.coarse);
-    *item.root = build_tree(DigestKind::linear, shape.blocks_per_chunk, leaves)[0];
+    const std::uint64_t root = build_tree(DigestKind::linear, shape.blocks_per_chunk, leaves)[0];
+    *item.root = {root & 0xFFFFFFFF, root >> 32};
 }
 DeviceStatus roots(int device, const DeviceRootItem* items, std::size_t n, StreamHandle stream) {
     FAKE_ENTER(kRoots, device);
