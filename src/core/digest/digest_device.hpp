@@ -58,20 +58,33 @@ struct DeviceRootSums {
     return reduce61_wide((static_cast<unsigned __int128>(sums.high) << 32) + sums.low);
 }
 
-// Words of bits (sketch/words.hpp), dense, whose root alone is asked for. Their chunks have
+// Where words lie that are no dense stretch: in dense runs, by the dimensions around them, outermost
+// first. What are bytes here is a multiple of kRootRunUnit, as is the address of the data.
+inline constexpr std::uint32_t kRootRunUnit = 16;
+inline constexpr int kMostRunDimensions = 4;
+struct DeviceRuns {
+    std::uint32_t run_bytes = 0;  // 0: a dense stretch
+    int dimensions = 0;
+    std::uint32_t shape[kMostRunDimensions] = {};   // not 0
+    std::int64_t strides[kMostRunDimensions] = {};  // bytes; may be negative or 0
+};
+
+// Words of bits (sketch/words.hpp) whose root alone is asked for. Their chunks have
 // kRootChunkBytes.
 struct DeviceRootItem {
     const void* data = nullptr;  // aligned to the word; 16-byte alignment is fastest
-    std::uint64_t words = 0;     // not 0; at most kMostRootBytes
+    std::uint64_t words = 0;     // not 0; at most kMostRootBytes, in runs kMostRunsBytes
     DType word = DType::i32;     // i8, i16 or i32
     // On the device; of this item alone until its root is there. Zeros before and after.
     DeviceRootSums* sums = nullptr;
     // On the device, or page-locked on the host. Each half is written once, in any order, when all
     // else that it needs is done.
     DeviceRootSums* root = nullptr;
+    DeviceRuns runs;
 };
 inline constexpr std::size_t kRootChunkBytes = 1 << 16;
 inline constexpr std::uint64_t kMostRootBytes = std::uint64_t{1} << 40;
+inline constexpr std::uint64_t kMostRunsBytes = std::uint64_t{1} << 31;
 
 struct DeviceDigestKernels {
     // Scratch that digest() needs for these items: on the device, and page-locked on the host.
@@ -82,7 +95,7 @@ struct DeviceDigestKernels {
     DeviceStatus (*digest)(int device, const DeviceDigestItem* items, std::size_t n, void* scratch,
                            void* host_scratch, StreamHandle stream);
     DeviceStatus (*sketch)(int device, const DeviceSketchItem& item, StreamHandle stream);
-    // One launch for up to 96 items of one type, without scratch.
+    // One launch for up to 96 dense items of one type, or 8 others, without scratch.
     DeviceStatus (*roots)(int device, const DeviceRootItem* items, std::size_t n, StreamHandle stream);
 };
 [[nodiscard]] inline const DeviceDigestKernels* device_digest_kernels() {

@@ -53,17 +53,49 @@ struct RootField {
     std::uint32_t shares;       // thread blocks that take some of it
 };
 
+// Quotients by a number, of numbers below 2^31.
+class Divisor {
+   public:
+    Divisor() = default;
+    __host__ explicit Divisor(std::uint32_t by) : by_(by) {
+        while ((std::uint64_t{1} << shift_) < by)
+            ++shift_;
+        factor_ = (std::uint64_t{1} << (31 + shift_)) / by + 1;
+    }
+    [[nodiscard]] __device__ std::uint32_t quotient(std::uint32_t x) const {
+        return static_cast<std::uint32_t>(x * factor_ >> (31 + shift_));
+    }
+    [[nodiscard]] __device__ std::uint32_t by() const { return by_; }
+
+   private:
+    // The quotient is x factor / 2^(31 + shift), as 2^shift >= by. The factor is at most 2^32, so
+    // that the product has room.
+    std::uint64_t factor_ = 0;
+    std::uint32_t by_ = 1;
+    std::uint32_t shift_ = 0;
+};
+
+// An array in runs.
+struct RunsField : RootField {
+    Divisor run;  // in vectors
+    std::int32_t dimensions;
+    Divisor shape[kMostRunDimensions];
+    std::int64_t strides[kMostRunDimensions];
+};
+static_assert(kRootRunUnit == kVector);
+
 // All that a launch takes. Arguments have room for 4096 bytes; copying them takes time, too.
-template <unsigned Most>
+template <class Field, unsigned Most>
 struct RootLaunch {
     std::uint32_t count;
     std::uint32_t blocks;
-    RootField fields[Most];
+    Field fields[Most];
 };
 constexpr unsigned kFewRoots = 8;
 constexpr unsigned kMostRoots = 96;
 constexpr std::uint64_t kMostBlocks = std::uint64_t{1} << 31;  // of a launch
-static_assert(sizeof(RootLaunch<kMostRoots>) <= 4096);
+static_assert(sizeof(RootLaunch<RootField, kMostRoots>) <= 4096);
+static_assert(sizeof(RootLaunch<RunsField, kFewRoots>) <= 4096);
 static_assert(kMostRootBytes / kBlockBytes <= kMostBlocks);
 
 // x 2^k mod p for x below 2^61 and k below 61.
@@ -180,8 +212,8 @@ __device__ std::uint32_t blocks_of(const RootField& of) {
 }
 
 // The part that begins at a block of the launch, in this field or behind it, and ends before `end`.
-template <unsigned Most>
-__device__ Part part_at(const RootLaunch<Most>& launch, std::uint32_t number, std::uint32_t end,
+template <class Field, unsigned Most>
+__device__ Part part_at(const RootLaunch<Field, Most>& launch, std::uint32_t number, std::uint32_t end,
                         std::uint32_t field) {
     while (field + 1 < launch.count && launch.fields[field + 1].first_block <= number)
         ++field;
@@ -190,8 +222,8 @@ __device__ Part part_at(const RootLaunch<Most>& launch, std::uint32_t number, st
     const std::uint32_t blocks = min(kChunkBlocks, blocks_of(of) - first);
     return {field, min(blocks, end - number), first};
 }
-template <unsigned Most>
-__device__ std::uint32_t field_of(const RootLaunch<Most>& launch, std::uint32_t number) {
+template <class Field, unsigned Most>
+__device__ std::uint32_t field_of(const RootLaunch<Field, Most>& launch, std::uint32_t number) {
     std::uint32_t field = 0;
     std::uint32_t end = launch.count;
     while (end - field > 1) {
@@ -203,8 +235,25 @@ __device__ std::uint32_t field_of(const RootLaunch<Most>& launch, std::uint32_t 
 
 constexpr unsigned kHalf = kSteps / 2;  // steps that are read together
 
-// What a lane reads of a part. A row of a product has the block with its place in its chunk: rows
-// before that of the part's first block have blocks of the next chunk.
+// The blocks that a lane reads of a part. A row of a product has the block with its place in its
+// chunk: rows before that of the part's first block have blocks of the next chunk.
+struct Rows {
+    std::uint32_t block[2];
+    bool there[2];
+
+    __device__ explicit Rows(const Part& part) {
+#pragma unroll
+        for (unsigned row = 0; row < 2; ++row) {
+            const std::uint32_t place = (threadIdx.x % 32 / 4 + row * 8 - part.first_block) % kChunkBlocks;
+            block[row] = part.first_block + place;
+            there[row] = place < part.blocks;
+        }
+    }
+};
+// Bytes from the beginning of a block to the first vector that a lane reads of it.
+__device__ inline unsigned lane_begin() { return threadIdx.x / 32 * kWarpBytes + threadIdx.x % 4 * kVector; }
+
+// What a lane reads of a part of a dense array.
 struct Reader {
     const std::byte* from;   // its first vector of its first row
     std::int64_t to_second;  // bytes from there to its second row
@@ -213,18 +262,14 @@ struct Reader {
     bool begins;             // the array begins there
 
     __device__ Reader(const RootField& of, const Part& part) {
-        const unsigned lane = threadIdx.x % 32;
-        const std::uint32_t place = (lane / 4 - part.first_block) % kChunkBlocks;
-        const std::uint32_t places[2] = {place, (place + 8) % kChunkBlocks};
-        const std::uint32_t block = part.first_block + place;
-        to_second = (places[1] > place ? 8 : -8) * static_cast<std::int64_t>(kBlockBytes);
-        from =
-            of.data + std::uint64_t{block} * kBlockBytes + threadIdx.x / 32 * kWarpBytes + lane % 4 * kVector;
+        const Rows rows(part);
+        to_second = (rows.block[1] > rows.block[0] ? 8 : -8) * static_cast<std::int64_t>(kBlockBytes);
+        from = of.data + std::uint64_t{rows.block[0]} * kBlockBytes + lane_begin();
         aligned = reinterpret_cast<std::uintptr_t>(of.data) % kVector == 0;
         begins = from == of.data;
 #pragma unroll
         for (unsigned row = 0; row < 2; ++row) {
-            left[row] = places[row] < part.blocks ? of.data + of.bytes - at(0, row) : 0;
+            left[row] = rows.there[row] ? of.data + of.bytes - at(0, row) : 0;
         }
     }
     [[nodiscard]] __device__ const std::byte* at(unsigned step, unsigned row) const {
@@ -278,6 +323,48 @@ struct Reader {
         }
     }
 };
+
+// The same of an array in runs: whole vectors, each somewhere else.
+struct RunsReader {
+    const RunsField& of;
+    std::uint32_t first[2];  // its first vector of each row, among those of the array
+    std::uint32_t end[2];    // vectors of the array; 0 for a row that is not there
+
+    __device__ RunsReader(const RunsField& field, const Part& part) : of(field) {
+        const Rows rows(part);
+#pragma unroll
+        for (unsigned row = 0; row < 2; ++row) {
+            first[row] = rows.block[row] * (kBlockBytes / kVector) + lane_begin() / kVector;
+            end[row] = rows.there[row] ? static_cast<std::uint32_t>(of.bytes / kVector) : 0;
+        }
+    }
+    [[nodiscard]] __device__ const std::byte* at(std::uint32_t vector) const {
+        std::uint32_t rest = of.run.quotient(vector);
+        const std::byte* place = of.data + std::uint64_t{vector - rest * of.run.by()} * kVector;
+#pragma unroll
+        for (int d = kMostRunDimensions - 1; d >= 0; --d) {
+            if (d >= of.dimensions) continue;
+            const std::uint32_t outer = of.shape[d].quotient(rest);
+            place += static_cast<std::int64_t>(rest - outer * of.shape[d].by()) * of.strides[d];
+            rest = outer;
+        }
+        return place;
+    }
+    template <class Word>
+    __device__ void read(unsigned first_step, uint4 (&vectors)[kHalf][2]) const {
+#pragma unroll
+        for (unsigned i = 0; i < kHalf; ++i) {
+#pragma unroll
+            for (unsigned row = 0; row < 2; ++row) {
+                const std::uint32_t vector = first[row] + (first_step + i) * (kStepBytes / kVector);
+                vectors[i][row] = {0, 0, 0, 0};
+                if (vector < end[row]) vectors[i][row] = __ldcs(reinterpret_cast<const uint4*>(at(vector)));
+            }
+        }
+    }
+};
+template <class Field>
+using ReaderOf = std::conditional_t<std::is_same_v<Field, RunsField>, RunsReader, Reader>;
 
 struct SharedTables {
     std::uint64_t powers[2][32];
@@ -406,8 +493,9 @@ __device__ inline void wait_for_work_before() {
 // Each thread block takes as many consecutive blocks of the launch as any other, give or take one.
 // A thread keeps its sum of all chunks of a field, so that threads meet once a field, and once in
 // about kWarps chunks for their weights.
-template <class Word, unsigned Most>
-__global__ void __launch_bounds__(kThreads, 2) make_roots(const __grid_constant__ RootLaunch<Most> launch) {
+template <class Word, class Field, unsigned Most>
+__global__ void __launch_bounds__(kThreads, 2)
+    make_roots(const __grid_constant__ RootLaunch<Field, Most> launch) {
     __shared__ SharedTables tables;
     // Of chunks from `first_weight` on. The last place is looked at for parts of one chunk alone, and
     // not used.
@@ -423,7 +511,7 @@ __global__ void __launch_bounds__(kThreads, 2) make_roots(const __grid_constant_
     uint4 first_half[kHalf][2];
     uint4 second_half[kHalf][2];
     {
-        const Reader reader(launch.fields[next.field], next);
+        const ReaderOf<Field> reader(launch.fields[next.field], next);
         reader.template read<Word>(0, first_half);
         reader.template read<Word>(kHalf, second_half);
     }
@@ -432,7 +520,7 @@ __global__ void __launch_bounds__(kThreads, 2) make_roots(const __grid_constant_
     std::uint64_t total = 0;
     for (unsigned side = 0;;) {
         const Part part = next;
-        const RootField& of = launch.fields[part.field];
+        const Field& of = launch.fields[part.field];
         number += part.blocks;
         const bool more = number < end;
         if (more) next = part_at(launch, number, end, part.field);
@@ -447,7 +535,7 @@ __global__ void __launch_bounds__(kThreads, 2) make_roots(const __grid_constant_
         }
         products.begin();
         // What comes next is read where what was read before has been used.
-        const Reader reader(launch.fields[next.field], next);
+        const ReaderOf<Field> reader(launch.fields[next.field], next);
         products.add(0, first_half);
         if (more) reader.template read<Word>(0, first_half);
         products.add(1, second_half);
@@ -478,7 +566,7 @@ struct Abilities {
     unsigned most_blocks;  // of a launch: two for each multiprocessor are at work together
     bool begins_early;     // a launch may begin while the kernel before it ends
 };
-template <class Word, unsigned Most>
+template <class Word, class Field, unsigned Most>
 DeviceStatus abilities(int device, Abilities* of) {
     constexpr int kMostDevices = 64;
     static std::atomic<unsigned> known[kMostDevices];  // twice the blocks, and 1 for the other
@@ -488,7 +576,7 @@ DeviceStatus abilities(int device, Abilities* of) {
         TWR_GPU(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
         // It must be the code that waits: of an older device's, which the driver translated, it is not.
         cudaFuncAttributes compiled{};
-        TWR_GPU(cudaFuncGetAttributes(&compiled, make_roots<Word, Most>));
+        TWR_GPU(cudaFuncGetAttributes(&compiled, make_roots<Word, Field, Most>));
         const bool waits = compiled.ptxVersion >= 90 && compiled.binaryVersion >= 90;
         packed = static_cast<unsigned>(std::max(multiprocessors, 1)) * 4 + (waits ? 1 : 0);
         if (device < kMostDevices) known[device].store(packed, std::memory_order_relaxed);
@@ -497,20 +585,32 @@ DeviceStatus abilities(int device, Abilities* of) {
     return {};
 }
 
-template <class Word, unsigned Most>
+// The layout of an item.
+void fill_in(const DeviceRootItem&, RootField*) {}
+void fill_in(const DeviceRootItem& item, RunsField* field) {
+    field->run = Divisor(item.runs.run_bytes / kVector);
+    field->dimensions = item.runs.dimensions;
+    for (int d = 0; d < item.runs.dimensions; ++d) {
+        field->shape[d] = Divisor(item.runs.shape[d]);
+        field->strides[d] = item.runs.strides[d];
+    }
+}
+
+template <class Word, class Field, unsigned Most>
 DeviceStatus launch(int device, const DeviceRootItem* const* items, unsigned n, StreamHandle stream) {
-    RootLaunch<Most> all;
+    RootLaunch<Field, Most> all;
     all.count = n;
     all.blocks = 0;
     for (unsigned i = 0; i < n; ++i) {
         const DeviceRootItem& item = *items[i];
         const std::uint64_t bytes = item.words * sizeof(Word);
-        all.fields[i] = {
+        static_cast<RootField&>(all.fields[i]) = {
             static_cast<const std::byte*>(item.data), bytes, item.root, item.sums, all.blocks, 0};
+        fill_in(item, &all.fields[i]);
         all.blocks += static_cast<std::uint32_t>((bytes + kBlockBytes - 1) / kBlockBytes);
     }
     Abilities able{};
-    if (const DeviceStatus status = abilities<Word, Most>(device, &able); status.failed) return status;
+    if (const DeviceStatus status = abilities<Word, Field, Most>(device, &able); status.failed) return status;
     // Where there are many small arrays, one for each of them.
     const std::uint32_t grid =
         std::min(able.most_blocks, std::max(n, (all.blocks + kLeastBlocks - 1) / kLeastBlocks));
@@ -531,28 +631,30 @@ DeviceStatus launch(int device, const DeviceRootItem* const* items, unsigned n, 
     early.val.programmaticStreamSerializationAllowed = 1;
     config.attrs = &early;
     config.numAttrs = able.begins_early ? 1 : 0;
-    TWR_GPU(cudaLaunchKernelEx(&config, make_roots<Word, Most>, all));
+    TWR_GPU(cudaLaunchKernelEx(&config, make_roots<Word, Field, Most>, all));
     return {};
 }
 
-// Those of one type among the items: a launch for each kMostRoots of them.
-template <class Word>
+// Those of one type among the items, dense ones or others: as many of them in a launch as go in.
+template <class Word, class Field>
 DeviceStatus launch_all(int device, DType word, const DeviceRootItem* items, std::size_t n,
                         StreamHandle stream) {
-    const DeviceRootItem* some[kMostRoots];
+    constexpr bool kInRuns = std::is_same_v<Field, RunsField>;
+    constexpr unsigned kMost = kInRuns ? kFewRoots : kMostRoots;
+    const DeviceRootItem* some[kMost];
     unsigned count = 0;
     std::uint64_t blocks = 0;
     const auto start = [&]() -> DeviceStatus {
         const unsigned all = std::exchange(count, 0);
         blocks = 0;
         if (all == 0) return {};
-        return all <= kFewRoots ? launch<Word, kFewRoots>(device, some, all, stream)
-                                : launch<Word, kMostRoots>(device, some, all, stream);
+        return all <= kFewRoots ? launch<Word, Field, kFewRoots>(device, some, all, stream)
+                                : launch<Word, Field, kMost>(device, some, all, stream);
     };
     for (std::size_t i = 0; i < n; ++i) {
-        if (items[i].word != word) continue;
+        if (items[i].word != word || (items[i].runs.run_bytes != 0) != kInRuns) continue;
         const std::uint64_t more = (items[i].words * sizeof(Word) + kBlockBytes - 1) / kBlockBytes;
-        if (count == kMostRoots || blocks + more > kMostBlocks) {
+        if (count == kMost || blocks + more > kMostBlocks) {
             if (const DeviceStatus status = start(); status.failed) return status;
         }
         some[count++] = &items[i];
@@ -561,13 +663,40 @@ DeviceStatus launch_all(int device, DType word, const DeviceRootItem* items, std
     return start();
 }
 
+template <class Word>
+DeviceStatus launch_all(int device, DType word, const DeviceRootItem* items, std::size_t n,
+                        StreamHandle stream) {
+    const DeviceStatus status = launch_all<Word, RootField>(device, word, items, n, stream);
+    return status.failed ? status : launch_all<Word, RunsField>(device, word, items, n, stream);
+}
+
+// Whether the layout is one that the kernel takes, and has as many words.
+bool is_possible(const DeviceRootItem& item) {
+    const DeviceRuns& runs = item.runs;
+    if (item.words == 0 || item.words > kMostRootBytes / item_bytes(item.word)) return false;
+    if (runs.run_bytes == 0) return true;
+    const std::uint64_t bytes = item.words * item_bytes(item.word);
+    if (bytes > kMostRunsBytes || runs.dimensions < 0 || runs.dimensions > kMostRunDimensions ||
+        runs.run_bytes % kRootRunUnit != 0 || reinterpret_cast<std::uintptr_t>(item.data) % kRootRunUnit != 0)
+        return false;
+    std::uint64_t all = runs.run_bytes;
+    for (int d = 0; d < runs.dimensions; ++d) {
+        if (runs.strides[d] % std::int64_t{kRootRunUnit} != 0 || runs.shape[d] == 0 ||
+            runs.shape[d] > bytes / all)
+            return false;
+        all *= runs.shape[d];
+    }
+    return all == bytes;
+}
+
 }  // namespace
 
 DeviceStatus roots(int device, const DeviceRootItem* items, std::size_t n, StreamHandle stream) {
     TWR_GPU_CURRENT(device);
     for (std::size_t i = 0; i < n; ++i) {
-        if (items[i].words == 0 || items[i].words > kMostRootBytes / item_bytes(items[i].word))
-            return gpu_failure(ErrorCode::internal, device, "roots of arrays of an impossible size");
+        if (!is_possible(items[i]))
+            return gpu_failure(ErrorCode::internal, device,
+                               "roots of arrays of an impossible size or layout");
     }
     DeviceStatus status = launch_all<std::int8_t>(device, DType::i8, items, n, stream);
     if (!status.failed) status = launch_all<std::int16_t>(device, DType::i16, items, n, stream);

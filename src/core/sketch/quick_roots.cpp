@@ -28,6 +28,29 @@ constexpr StreamHandle kDefaultStream = nullptr;
 
 class QuickQueue;
 
+// Where the words lie; nothing where the kernels do not take them.
+std::optional<DeviceRuns> runs_of(const DeviceArray& words) {
+    if (words.dense()) return DeviceRuns{};
+    if (words.swap || !check_array(words).ok()) return std::nullopt;
+    const DeviceGather all = gather_of(words, 0, 0, nullptr);
+    const std::uint64_t bytes = words.items() * all.item_bytes;
+    const int inner = all.dimensions - 1;
+    if (inner < 1 || inner > kMostRunDimensions || bytes > kMostRunsBytes ||
+        all.strides[inner] != std::int64_t{all.item_bytes} ||
+        all.shape[inner] * all.item_bytes % kRootRunUnit != 0 ||
+        reinterpret_cast<std::uintptr_t>(words.data) % kRootRunUnit != 0)
+        return std::nullopt;
+    DeviceRuns runs;
+    runs.run_bytes = static_cast<std::uint32_t>(all.shape[inner] * all.item_bytes);
+    runs.dimensions = inner;
+    for (int d = 0; d < inner; ++d) {
+        if (all.strides[d] % std::int64_t{kRootRunUnit} != 0) return std::nullopt;
+        runs.shape[d] = static_cast<std::uint32_t>(all.shape[d]);
+        runs.strides[d] = all.strides[d];
+    }
+    return runs;
+}
+
 // One call. Places of the ring are its own until it is settled.
 class QuickRoots final : public QueuedRoots {
    public:
@@ -215,8 +238,10 @@ Result<> QuickQueue::submit(std::span<const DeviceArray* const> words, QuickRoot
         for (std::size_t i = of; i < words.size(); ++i) {
             if (words[i]->stream != stream) continue;
             const std::size_t at = (call.begin_ + i) % kQuickRoots;
+            const std::optional<DeviceRuns> runs = runs_of(*words[i]);
+            if (!runs) return Error{ErrorCode::internal, "an array that is not read the quick way"};
             items_.push_back({words[i]->data, words[i]->items(), words[i]->dtype,
-                              sums_.as<DeviceRootSums>() + at, roots_.as<DeviceRootSums>() + at});
+                              sums_.as<DeviceRootSums>() + at, roots_.as<DeviceRootSums>() + at, *runs});
         }
         TWR_CHECK(submit_of_stream(stream, call));
         taken += items_.size();
@@ -263,7 +288,7 @@ Result<std::shared_ptr<QueuedRoots>> QuickQueue::add(std::span<const DeviceArray
 }  // namespace
 
 bool is_quick(const DeviceArray& words) {
-    return words.device != kHostMemory && words.items() != 0 && words.dense();
+    return words.device != kHostMemory && words.items() != 0 && runs_of(words).has_value();
 }
 
 Result<std::shared_ptr<QueuedRoots>> queue_quick_roots(std::span<const DeviceArray* const> words) try {

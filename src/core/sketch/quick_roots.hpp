@@ -1,6 +1,6 @@
-// Roots of the words of few and dense arrays on a device, made in the background with one launch:
-// for who digests the values of a program one after the other. What is larger, or strided, takes
-// queue_roots().
+// Roots of the words of few arrays on a device, made in the background with one launch: for who
+// digests the values of a program one after the other. What is larger, or strided in another way
+// than in dense runs, takes queue_roots().
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,8 @@
 
 namespace twinrun {
 
-// Whether queue_quick_roots() takes the array: dense words, with an element, of a device.
+// Whether queue_quick_roots() takes the array: words of a device, with an element, that are dense or
+// lie in dense runs of a multiple of 16 bytes, as heads of attention do.
 bool is_quick(const DeviceArray& words);
 
 // Arrays that take the quick way together have at most so many bytes: above, the kernels of

@@ -162,13 +162,90 @@ TEST(DeviceQuickRoots, EachStreamHasItsOrder) {
     expect_roots(**roots, placed);
 }
 
+// Random shapes, orders of dimensions, gaps between them and directions.
+TEST(DeviceQuickRoots, RunsEqualTheHost) {
+    TWR_TEST_DEVICE(device);
+    std::mt19937_64 random(test_seed(27));
+    int in_runs = 0;
+    for (int round = 0; round < test_rounds(150); ++round) {
+        const DType word = kWordTypes[random() % 3];
+        const std::size_t item = item_bytes(word);
+        const std::size_t dimensions = 2 + random() % 4;
+        std::vector<std::uint64_t> shape;
+        for (std::size_t d = 0; d + 1 < dimensions; ++d)
+            shape.push_back(1 + random() % (random() % 6 == 0 ? 60 : 6));
+        shape.push_back((1 + random() % (random() % 4 == 0 ? 300 : 12)) * 16 / item);
+        // Where each dimension lies: the last one innermost, the others in any order around it.
+        std::vector<std::size_t> order(dimensions - 1);
+        for (std::size_t d = 0; d < order.size(); ++d)
+            order[d] = d;
+        std::shuffle(order.begin(), order.end(), random);
+        std::vector<std::int64_t> strides(dimensions, static_cast<std::int64_t>(item));
+        std::uint64_t extent = shape.back() * item + random() % 3 * 16;
+        std::uint64_t begin = 0;
+        for (const std::size_t d : order) {
+            const bool backwards = random() % 4 == 0;
+            strides[d] = static_cast<std::int64_t>(extent) * (backwards ? -1 : 1);
+            if (backwards) begin += extent * (shape[d] - 1);
+            extent = extent * shape[d] + random() % 2 * 16;
+        }
+        std::vector<std::byte> bytes(extent);
+        for (std::byte& byte : bytes)
+            byte = static_cast<std::byte>(random());
+        const OnDevice memory(device, std::span<const std::byte>(bytes), 0);
+        DeviceArray array;
+        array.device = device;
+        array.data = static_cast<const std::byte*>(memory.data()) + begin;
+        array.dtype = word;
+        array.shape = shape;
+        array.strides = strides;
+        ASSERT_TRUE(is_quick(array));
+        in_runs += array.dense() ? 0 : 1;
+        std::vector<std::byte> dense;
+        for (std::uint64_t i = 0; i < array.items(); ++i) {
+            std::int64_t at = static_cast<std::int64_t>(begin);
+            std::uint64_t rest = i;
+            for (std::size_t d = dimensions; d-- > 0; rest /= shape[d])
+                at += static_cast<std::int64_t>(rest % shape[d]) * strides[d];
+            dense.insert(dense.end(), bytes.data() + at, bytes.data() + at + item);
+        }
+        const FieldMetadata field = plan_words(word, {array.items()}).value();
+        MemorySource source(word, array.items(), dense.data(), item, false);
+        const std::uint64_t expected = HostSketch::build(field, source).value().built().tree[0];
+        const DeviceArray* const one[] = {&array, &array};
+        auto queued = queue_quick_roots(one);
+        ASSERT_TRUE(queued.ok()) << queued.error().message;
+        const auto roots = (*queued)->roots();
+        ASSERT_TRUE(roots.ok()) << roots.error().message;
+        EXPECT_EQ((*roots)[0], expected) << "round " << round;
+        EXPECT_EQ((*roots)[1], expected) << "round " << round;
+    }
+    EXPECT_GT(in_runs, 0);
+}
+
 TEST(DeviceQuickRoots, WhatIsStridedOrEmptyTakesAnotherWay) {
     DeviceArray array;
+    array.device = 0;
+    alignas(16) static const std::byte there[256] = {};
+    array.data = there;
     array.dtype = DType::i32;
     array.shape = {6, 4};
     EXPECT_TRUE(is_quick(array));
     array.strides = {16, 4};
     EXPECT_TRUE(is_quick(array));
+    array.strides = {32, 4};
+    EXPECT_TRUE(is_quick(array));
+    array.swap = true;
+    EXPECT_FALSE(is_quick(array));
+    array.swap = false;
+    array.data = there + 4;
+    EXPECT_FALSE(is_quick(array));
+    array.data = there;
+    array.strides = {20, 4};
+    EXPECT_FALSE(is_quick(array));
+    array.strides = {4, 24};
+    EXPECT_FALSE(is_quick(array));
+    array.shape = {6, 3};
     array.strides = {32, 4};
     EXPECT_FALSE(is_quick(array));
     array.strides = {};

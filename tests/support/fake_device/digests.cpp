@@ -126,10 +126,28 @@ DeviceStatus sketch(int device, const DeviceSketchItem& item, StreamHandle strea
     return push(device, stream, [=] { sketch_now(device, item); });
 }
 
+// The words of an item, one after the other.
+std::vector<std::byte> words_of(const DeviceRootItem& item, Checker& checker) {
+    const std::size_t bytes = item.words * item_bytes(item.word);
+    const auto* const data = static_cast<const std::byte*>(item.data);
+    const DeviceRuns& runs = item.runs;
+    const std::size_t run = runs.run_bytes != 0 ? runs.run_bytes : bytes;
+    std::vector<std::byte> words;
+    for (std::size_t number = 0; number * run < bytes && checker.ok(); ++number) {
+        std::size_t rest = number;
+        const std::byte* at = data;
+        for (int d = runs.dimensions; d-- > 0; rest /= runs.shape[d])
+            at += static_cast<std::int64_t>(rest % runs.shape[d]) * runs.strides[d];
+        checker.memory(at, run, runs.run_bytes != 0 ? kRootRunUnit : item_bytes(item.word), "its data");
+        if (checker.ok()) words.insert(words.end(), at, at + run);
+    }
+    checker.require(words.size() == bytes || !checker.ok(), "its runs", "have other words than it");
+    return words;
+}
 void root_now(int device, const DeviceRootItem& item) {
     Checker checker(device, "roots");
     checker.require(item.words != 0, "an item", "has no word");
-    checker.memory(item.data, item.words * item_bytes(item.word), item_bytes(item.word), "its data");
+    const std::vector<std::byte> words = words_of(item, checker);
     checker.memory(item.sums, sizeof *item.sums, 8, "its sums");
     checker.memory_or_locked(item.root, sizeof *item.root, 8, "its root");
     if (!checker.ok()) return;
@@ -146,7 +164,7 @@ void root_now(int device, const DeviceRootItem& item) {
     const ChunkShape shape = digester.shape();
     std::vector<ChunkDigest> digests((item.words + shape.chunk_scalars - 1) / shape.chunk_scalars);
     ElementCounts counts;
-    digester.chunks(dense_view(item.word, item.data), 0, item.words, digests.data(), nullptr, &counts);
+    digester.chunks(dense_view(item.word, words.data()), 0, item.words, digests.data(), nullptr, &counts);
     std::vector<std::uint64_t> leaves;
     for (const ChunkDigest& digest : digests)
         leaves.push_back(digest.coarse);
