@@ -3,8 +3,8 @@
     python3 bench/training_bench.py                 # 1.56 billion parameters in bfloat16, on a GPU of 80 GB or more
     python3 bench/training_bench.py --layers 4 --width 256 --heads 4 --device cpu --steps 1 --rounds 3
 
-All lines train one model in turn, so that each does the same work. A line's time is that of a step, with all that its digests
-or its trace do, until the GPU is idle.
+All lines train one model in turn, so that each does the same work. A line's time is that of a step within the training, with all that
+its digests or its trace do, until the GPU is idle. How long a trace takes to begin and to end is a column of its own.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ import contextlib
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from measure import Effort, interleave, write_results
@@ -108,49 +110,61 @@ class Training:
             torch.cuda.synchronize()
 
 
+class Took(NamedTuple):
+    """Seconds of the steps, and of what came before and after them."""
+
+    steps: float
+    around: float
+
+
 def hashes(training: Training) -> object:
     """PyTorch's own: one XOR of 64 bits a tensor."""
     return [torch.hash_tensor(t) for t in training.states().values()]
 
 
 @contextlib.contextmanager
-def lines(training: Training, steps: int) -> Iterator[list[tuple[str, Callable[[], bool]]]]:
+def lines(training: Training, steps: int) -> Iterator[list[tuple[str, Callable[[], Took]]]]:
     """(name, call) of each way to train `steps` steps."""
     memory = Path("/dev/shm")
     folder = Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else None))
 
-    def plain() -> bool:
+    def taken(step: Callable[[], object]) -> float:
+        start = time.perf_counter()
         for _ in range(steps):
-            training.step()
+            step()
         training.wait()
-        return True
+        return time.perf_counter() - start
 
-    def with_digests() -> bool:
+    def plain() -> Took:
+        return Took(taken(training.step), 0)
+
+    def with_digests() -> Took:
         kept: list = []
-        for _ in range(steps):
-            training.step(lambda: kept.append(twinrun.digest(training.states())))
-        training.wait()
-        return all(int(d) >= 0 for digests in kept for d in digests.values())
+        seconds = taken(lambda: training.step(lambda: kept.append(twinrun.digest(training.states()))))
+        start = time.perf_counter()
+        assert all(int(d) >= 0 for digests in kept for d in digests.values())
+        return Took(seconds, time.perf_counter() - start)
 
-    def with_hashes() -> bool:
-        for _ in range(steps):
-            training.step(lambda: hashes(training))
-        training.wait()
-        return True
+    def with_hashes() -> Took:
+        return Took(taken(lambda: training.step(lambda: hashes(training))), 0)
 
-    def traced(**how: object) -> Callable[[], bool]:
-        def run() -> bool:
+    def traced(**how: object) -> Callable[[], Took]:
+        def run() -> Took:
             path = folder / "trace"
             shutil.rmtree(path, ignore_errors=True)
-            with twinrun.torch.trace(training.model, path, **how):
-                for _ in range(steps):
+            start = time.perf_counter()
+            with twinrun.torch.trace(training.model, path, **how) as trace:
+
+                def step() -> None:
                     training.step()
-                training.wait()
-            return True
+                    trace.step()  # after a step of an optimizer that is traced it does nothing
+
+                seconds = taken(step)
+            return Took(seconds, time.perf_counter() - start - seconds)
 
         return run
 
-    found: list[tuple[str, Callable[[], bool]]] = [
+    found: list[tuple[str, Callable[[], Took]]] = [
         ("untraced", plain),
         ("twinrun.digest of all states", with_digests),
         ("trace, modules", traced()),
@@ -172,7 +186,7 @@ def main(arguments: list[str]) -> None:
     for name, number in (("layers", 48), ("width", 1600), ("heads", 25), ("tokens", 1024), ("batch", 8)):
         parser.add_argument(f"--{name}", type=int, default=number)
     parser.add_argument("--words", type=int, default=50257, help="size of the vocabulary")
-    parser.add_argument("--steps", type=int, default=2, help="steps of one measurement")
+    parser.add_argument("--steps", type=int, default=10, help="steps of one measurement")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
         "--only", default="", help="only lines whose name has this in it, and the untraced one"
@@ -187,18 +201,28 @@ def main(arguments: list[str]) -> None:
     print(
         f"{parameters / 1e9:.2f} billion parameters, {len(states)} states without gradients, {bytes_ / 1e9:.1f} GB"
     )
+    around: dict[str, list[float]] = {}
     with lines(training, given.steps) as found:
         chosen = [x for x in found if given.only in x[0] or x[0] == "untraced"]
         timings = interleave(
-            chosen, Effort(given.rounds, given.rounds, 0), training.wait, True, lambda name, a, b: None
+            chosen,
+            Effort(given.rounds, given.rounds, 0),
+            training.wait,
+            True,
+            lambda name, a, b: around.setdefault(name, [a.around]).append(b.around),
+            lambda took: took.steps,
         )
     base = sorted(timings["untraced"].seconds)[len(timings["untraced"].seconds) // 2]
-    print("| line | ms a step | times the untraced |\n|---|---:|---:|")
+    print("| line | ms a step | times the untraced | ms before and after all |\n|---|---:|---:|---:|")
     for name, timing in timings.items():
         each = sorted(s / given.steps * 1e3 for s in timing.seconds)
         middle = each[len(each) // 2]
         ratio = middle / (base / given.steps * 1e3)
-        print(f"| {name} | {middle:.1f} ({each[0]:.1f} to {each[-1]:.1f}) | {ratio:.3f} |")
+        outside = sorted(around.get(name, [timing.outcome.around if timing.outcome else 0]))
+        print(
+            f"| {name} | {middle:.1f} ({each[0]:.1f} to {each[-1]:.1f}) | {ratio:.3f} "
+            f"| {outside[len(outside) // 2] * 1e3:.0f} |"
+        )
     if training.device == "cuda":
         print(f"most memory on the device: {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB")
     if given.json is not None:

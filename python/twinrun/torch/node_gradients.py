@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
+import msgspec
 import torch
 
 from .guard import Guard
@@ -23,13 +24,26 @@ def module_of_node() -> str:
     return "" if node is None else node.metadata.get(_KEY, "")
 
 
-class _Node:
-    """A node of the graph of gradients, between its two hooks."""
+class _Node(msgspec.Struct, gc=False, eq=False):
+    """A node of the graph of gradients, and its two hooks: PyTorch calls the one before it with the gradients
+    that come, and the one after it with those that leave besides.
 
-    __slots__ = ("call", "kind", "microbatch", "name", "path")
+    gc=False: none is in a circle, and thousands of them would set Python's garbage collector to look at
+    everything that PyTorch keeps. call: the number of its call, between the hooks.
+    """
 
-    def __init__(self, path: str, kind: str, name: str, microbatch: int) -> None:
-        self.path, self.kind, self.name, self.microbatch, self.call = path, kind, name, microbatch, -1
+    of: NodeGradients
+    path: str
+    kind: str
+    name: str
+    microbatch: int
+    call: int = -1
+
+    def __call__(self, gradients: tuple, given: tuple | None = None) -> None:
+        if given is None:
+            self.of.before(self, gradients)
+        else:
+            self.of.after(self, gradients)
 
 
 class NodeGradients:
@@ -73,30 +87,26 @@ class NodeGradients:
             if _KEY not in node.metadata:
                 node.metadata[_KEY] = path
                 if not hidden:
-                    one = _Node(path, kind, name, self._position.microbatch)
-                    node.register_prehook(self._before_node(one))
-                    node.register_hook(self._after_node(one))
+                    one = _Node(self, path, kind, name, self._position.microbatch)
+                    node.register_prehook(one)
+                    node.register_hook(one)
             waiting.extend(n for n, _ in node.next_functions if n is not None)
 
-    def _before_node(self, one: _Node) -> Callable[[tuple], None]:
-        def before(gradients: tuple) -> None:
-            if not self._guard.records():
-                return
-            with self._guard.work((f"the gradient into {one.name} of", one.path)):
-                one.call = self._position.new_call()
-                self._see(one, gradients, out=False)
+    def before(self, one: _Node, gradients: tuple) -> None:
+        """Gradients come into a node."""
+        if not self._guard.records():
+            return
+        with self._guard.work((f"the gradient into {one.name} of", one.path)):
+            one.call = self._position.new_call()
+            self._see(one, gradients, out=False)
 
-        return before
-
-    def _after_node(self, one: _Node) -> Callable[[tuple, tuple], None]:
-        def after(gradients: tuple, given: tuple) -> None:
-            if not self._guard.records() or one.call < 0:
-                return
-            with self._guard.work((f"the gradient out of {one.name} of", one.path)):
-                self._see(one, gradients, out=True)
-                one.call = -1
-
-        return after
+    def after(self, one: _Node, gradients: tuple) -> None:
+        """Gradients leave a node."""
+        if not self._guard.records() or one.call < 0:
+            return
+        with self._guard.work((f"the gradient out of {one.name} of", one.path)):
+            self._see(one, gradients, out=True)
+            one.call = -1
 
     def _see(self, one: _Node, gradients: tuple, *, out: bool) -> None:
         event = self._recorder.event("backward", one.path, one.kind, one.name, one.call, one.microbatch)

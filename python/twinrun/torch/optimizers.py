@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
-from ..runs.events import Traced
+from ..runs.events import Event, Traced
 from .guard import Guard
 from .model import Owner, Owners
 from .position import Position
 from .recorder import Recorder
 from .replica_checks import ReplicaChecks
-from .values import tensors_of
+from .values import is_plain, tensors_of
 
 __all__ = ["OptimizerHooks"]
 
 
 class _Parameter(NamedTuple):
-    """A parameter of an optimizer: the module it belongs to, its name, and its group's settings."""
+    """A parameter of an optimizer: the module it belongs to, its name, and its group's settings.
+
+    operation: what a step of it is called. states: what its states are called, by their keys.
+    """
 
     path: str
     name: str
-    tensor: torch.Tensor
+    parameter: torch.Tensor
     group: dict[str, Any]
+    operation: str
+    states: dict[str, str]
 
 
 class OptimizerHooks:
@@ -47,8 +52,10 @@ class OptimizerHooks:
         self._optimizers, self._owners = optimizers, owners
         self._guard, self._position, self._recorder = guard, position, recorder
         self._replicas, self._ended = replicas, ended
-        # The number of the call, by optimizer and parameter, of the step under way.
-        self._calls: dict[tuple[str, int], int] = {}
+        # The numbers of the calls of the step under way, by the id of their parameter.
+        self._calls: dict[int, int] = {}
+        # The parameters that an optimizer had last, by its label.
+        self._known: dict[str, tuple[list[int], list[_Parameter]]] = {}
 
     def attach(self, handles: list[Any]) -> None:
         """Adds the hooks, and what removes them to `handles`."""
@@ -81,26 +88,32 @@ class OptimizerHooks:
 
         return after
 
-    def _parameters(self, optimizer: torch.optim.Optimizer, label: str) -> Iterator[_Parameter]:
+    def _parameters(self, optimizer: torch.optim.Optimizer, label: str) -> list[_Parameter]:
+        """The parameters of an optimizer. They are listed again where they changed."""
+        now = [id(what) for group in optimizer.param_groups for what in (group, *group["params"])]
+        known = self._known.get(label)
+        if known is not None and known[0] == now:
+            return known[1]
+        found: list[_Parameter] = []
         for g, group in enumerate(optimizer.param_groups):
             for n, p in enumerate(group["params"]):
                 owner = self._owners.get(id(p)) or Owner("", f"{label}group{g}.{n}")
-                yield _Parameter(owner.path, owner.name, p, group)
+                operation = f"{label}{type(optimizer).__name__}.step of {owner.name}"
+                found.append(_Parameter(owner.path, owner.name, p, group, operation, {}))
+        self._known[label] = now, found
+        return found
 
     def _see(self, optimizer: torch.optim.Optimizer, label: str, *, out: bool) -> None:
         recorder = self._recorder
-        name_of = f"{label}{type(optimizer).__name__}.step"
         if not out:
             self._calls.clear()
         settings: dict[int, tuple[dict[str, Any], list[Traced]]] = {}  # by the id of a group
         with recorder.together():
-            for path, name, p, group in self._parameters(optimizer, label):
-                key = (label, id(p))
+            for of in self._parameters(optimizer, label):
+                name, p, group = of.name, of.parameter, of.group
                 if not out:
-                    self._calls[key] = self._position.new_call()
-                event = recorder.event(
-                    "optimizer", path, "", f"{name_of} of {name}", self._calls.get(key, -1)
-                )
+                    self._calls[id(p)] = self._position.new_call()
+                event = recorder.event("optimizer", of.path, "", of.operation, self._calls.get(id(p), -1))
                 if not out:
                     if id(group) not in settings:
                         settings[id(group)] = self._settings(group)
@@ -111,7 +124,19 @@ class OptimizerHooks:
                     if p.grad is not None:
                         recorder.see(event, f"{name}.grad", p.grad, out=False, role="gradient")
                 recorder.see(event, name, p, out=out, role="parameter")
-                recorder.see(event, f"{name}.state", dict(optimizer.state.get(p, {})), out=out, role="state")
+                self._see_state(event, of, optimizer.state.get(p, {}), out=out)
+
+    def _see_state(self, event: Event, of: _Parameter, state: Any, *, out: bool) -> None:
+        """Adds the states of a parameter to an event."""
+        recorder = self._recorder
+        if type(state) is not dict or not all(type(k) is str and is_plain(t) for k, t in state.items()):
+            recorder.see(event, f"{of.name}.state", dict(state), out=out, role="state")
+            return
+        for key, one in state.items():  # all are tensors, as most optimizers have it
+            name = of.states.get(key)
+            if name is None:
+                name = of.states[key] = f"{of.name}.state.{key}"
+            recorder.see(event, name, one, out=out, role="state")
 
     def _settings(self, group: dict[str, Any]) -> tuple[dict[str, Any], list[Traced]]:
         """The settings of a group: those that hold tensors, and the values of the others."""
@@ -122,7 +147,8 @@ class OptimizerHooks:
     def _replicated(self, optimizer: torch.optim.Optimizer, label: str) -> list[tuple[str, torch.Tensor]]:
         """What data-parallel processes hold alike before a step."""
         values: list[tuple[str, torch.Tensor]] = []
-        for _, name, p, _ in self._parameters(optimizer, label):
+        for of in self._parameters(optimizer, label):
+            name, p = of.name, of.parameter
             values.append((name, p))
             if p.grad is not None:
                 values.append((f"{name}.grad", p.grad))

@@ -14,8 +14,8 @@
 
 namespace twinrun {
 
-// Whether queue_quick_roots() takes the array: words of a device, with an element, that are dense or
-// lie in dense runs of a multiple of 16 bytes, as heads of attention do.
+// Whether queue_quick_roots() takes the array: words of a device, with an element, that are dense
+// or lie in dense runs of a multiple of 16 bytes, as heads of attention do.
 bool is_quick(const DeviceArray& words);
 
 // Arrays that take the quick way together have at most so many bytes: above, the kernels of
