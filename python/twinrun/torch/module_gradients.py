@@ -33,8 +33,8 @@ def sequence_number() -> int:
     return 0 if ask is None else ask()
 
 
-# A training makes thousands of these in a step, and they live as long as its graph. gc=False: none is
-# in a circle, and they would set Python's garbage collector to look at everything that PyTorch keeps.
+# A training makes thousands of these in a step, and they live as long as its graph. gc=False: none
+# is in a circle, and they would set Python's garbage collector to look at all that PyTorch keeps.
 
 
 class _Region(msgspec.Struct, gc=False, eq=False):

@@ -574,8 +574,7 @@ DeviceStatus abilities(int device, Abilities* of) {
     if (packed == 0) {
         int multiprocessors = 0;
         TWR_GPU(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
-        // It must be the code that waits: that of an older device, which the driver translated, does
-        // not.
+        // The code must be one that waits: that of an older device, translated by the driver, does not.
         cudaFuncAttributes compiled{};
         TWR_GPU(cudaFuncGetAttributes(&compiled, make_roots<Word, Field, Most>));
         const bool waits = compiled.ptxVersion >= 90 && compiled.binaryVersion >= 90;
