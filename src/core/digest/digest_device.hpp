@@ -58,8 +58,8 @@ struct DeviceRootSums {
     return reduce61_wide((static_cast<unsigned __int128>(sums.high) << 32) + sums.low);
 }
 
-// Where words lie that are no dense stretch: in dense runs, by the dimensions around them, outermost
-// first. What are bytes here is a multiple of kRootRunUnit, as is the address of the data.
+// Where words lie that are no dense stretch: in dense runs, by the dimensions around them,
+// outermost first. Bytes here are multiples of kRootRunUnit, as is the address of the data.
 inline constexpr std::uint32_t kRootRunUnit = 16;
 inline constexpr int kMostRunDimensions = 4;
 struct DeviceRuns {

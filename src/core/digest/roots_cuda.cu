@@ -396,8 +396,8 @@ class Products {
         for (unsigned i = 0; i < kHalf; ++i)
             add_step(sums_, vectors[i][0], vectors[i][1], coefficients_[half * kHalf + i]);
     }
-    // The sum over the thread's rows and columns. weights: of the part's chunks, the second of which
-    // it may not have.
+    // The sum over the thread's rows and columns. weights: of the part's chunks, of which there may
+    // be one only.
     [[nodiscard]] __device__ std::uint64_t sum(const Part& part, const std::uint64_t* weights) const {
         const unsigned row = threadIdx.x % 32 / 4;
         const unsigned first = part.first_block % kChunkBlocks;
@@ -426,8 +426,8 @@ class Products {
     std::uint32_t sums_[4];
 };
 
-// What the sum of a chunk's rows, as if it had all of its blocks, counts in its field's root. All lanes of a warp call it, and all
-// have it.
+// What the sum of a chunk's rows, as if it had all of its blocks, counts in its field's root. All
+// lanes of a warp call it, and all have it.
 __device__ std::uint64_t chunk_weight(std::uint32_t chunk, std::uint32_t blocks) {
     const std::uint32_t chunks = (blocks + kChunkBlocks - 1) / kChunkBlocks;
     const unsigned lane = threadIdx.x % 32;
@@ -497,8 +497,8 @@ template <class Word, class Field, unsigned Most>
 __global__ void __launch_bounds__(kThreads, 2)
     make_roots(const __grid_constant__ RootLaunch<Field, Most> launch) {
     __shared__ SharedTables tables;
-    // Of chunks from `first_weight` on. The last place is looked at for parts of one chunk alone, and
-    // not used.
+    // Of chunks from `first_weight` on. The last place is looked at for parts of one chunk alone,
+    // and not used.
     __shared__ std::uint64_t weights[kWarps + 1];
     // Sums of the warps. Two: those of the last field are read while this one's are made.
     __shared__ std::uint64_t warps[2][kWarps];
@@ -574,7 +574,7 @@ DeviceStatus abilities(int device, Abilities* of) {
     if (packed == 0) {
         int multiprocessors = 0;
         TWR_GPU(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
-        // The code must be one that waits: that of an older device, translated by the driver, does not.
+        // The code must be one that waits: an older device's, translated by the driver, does not.
         cudaFuncAttributes compiled{};
         TWR_GPU(cudaFuncGetAttributes(&compiled, make_roots<Word, Field, Most>));
         const bool waits = compiled.ptxVersion >= 90 && compiled.binaryVersion >= 90;
