@@ -6,7 +6,7 @@ import click
 
 from ..errors import one_line
 from ..words import byte_size
-from .common import SIZE, console, format_options, progress_bar, read_options
+from .common import SIZE, console, format_options, progress_bar, read_options, say_without_effect
 from .help import Verb
 
 
@@ -65,6 +65,7 @@ def index(
             progress=progress,
             options=options,
         )
+    say_without_effect(paths, options)
     out = console()
     for facts in done:
         share = 100 * facts.metadata_bytes / facts.data_bytes if facts.data_bytes else 0
