@@ -70,6 +70,11 @@ def test_in_the_words_of_python(runs: Path) -> None:
     assert twinrun.compare("a", "b").notes == twinrun.compare(x, x).notes == []
 
 
+def test_files_without_a_step_have_no_time(runs: Path) -> None:
+    done = command("compare", "a", "b", "--align", "time")
+    assert done.status == 2 and "a: files without a step have no time; align by step" in done.err, done
+
+
 def test_of_traces_it_is_an_error(runs: Path) -> None:
     for name in ("ta", "tb"):
         with twinrun.Run(runs / name) as run:
