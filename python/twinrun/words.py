@@ -5,7 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-__all__ = ["aligned", "byte_size", "counted", "estimate", "exact", "number", "percent", "significant"]
+__all__ = [
+    "aligned",
+    "byte_size",
+    "counted",
+    "estimate",
+    "exact",
+    "number",
+    "percent",
+    "significant",
+    "whole_percent",
+]
 
 _MOST_DIGITS = 15
 _NOTHING = 1e-12  # a share below is rounding
@@ -36,6 +46,15 @@ def percent(share: float) -> str:
     digits = 0 if abs(x) >= 99.5 else max(0, 1 - math.floor(math.log10(abs(x))))
     text = f"{float(f'{x:.2g}') if digits else x:.{digits}f}"
     return f"{text.rstrip('0').rstrip('.') if digits else text}%"
+
+
+def whole_percent(share: float) -> str:
+    """A share with three digits, or all before the point.
+
+    >>> whole_percent(0.1292), whole_percent(29.3)
+    ('12.9%', '2930%')
+    """
+    return f"{100 * share:.3g}%" if share < 1 else f"{100 * share:.0f}%"
 
 
 def exact(value: float | int | str | None) -> str:

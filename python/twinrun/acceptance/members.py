@@ -21,7 +21,7 @@ from ..errors import Incomparable, TwinrunError, Unmatched
 from ..formats.element_types import COMPLEX, FLOATING, storage_dtype, widened
 from ..marks import TRACE_EVENTS
 from ..runs.fields import FieldRef
-from ..runs.opening import open_subject
+from ..runs.opening import open_subject, without_effect
 from ..runs.order import read_by_row
 from ..runs.particles import find_particles, read_ids
 from ..runs.parts import Parts
@@ -443,6 +443,7 @@ def open_members(
         return not any(fnmatch.fnmatchcase(name, glob) for glob in leave_out)
 
     subjects = [open_subject(one, options) for one in given]
+    unused = without_effect(subjects, options)
     for subject in subjects:
         for name, where, why in subject.skipped:
             if chosen(name):
@@ -464,6 +465,7 @@ def open_members(
         raise Incomparable("no step is there, or none was chosen", where=labels[0], fix="check --steps")
     ordered = sorted(together, key=lambda s: (s is not None, s or 0))
     members = Members(labels, subjects, len(references), ordered, memory, key, chosen)
+    members.notes += unused
     members.seen = [Digest() for _ in subjects]
     for subject in subjects:
         members.notes += [note for note in subject.notes if note not in members.notes]

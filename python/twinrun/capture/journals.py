@@ -21,13 +21,14 @@ class Named:
     """What one or more journals name.
 
     files: path in the history -> size; None where the journals do not tell it. steps: those that every
-    journal has. folders: those of steps.
+    journal has. folders: those of steps. data_of: of files of metadata, the file with their data.
     """
 
     files: dict[str, int | None] = field(default_factory=dict)
     steps: set[int] = field(default_factory=set)
     folders: set[str] = field(default_factory=set)
     of_step: dict[int, set[str]] = field(default_factory=dict)
+    data_of: dict[str, str] = field(default_factory=dict)
 
 
 class Snapshot:
@@ -152,7 +153,9 @@ class _RankState:
                 mine.add(_add(found, f"{folder}/{files['metadata']}", int(files["metadata_bytes"])))
             if files["data"] and "difference" not in files:
                 size = int(files.get("file_bytes", files["data_bytes"]))
-                mine.add(_add(found, f"{folder}/{files['data']}", size))
+                mine.add(data := _add(found, f"{folder}/{files['data']}", size))
+                if files["metadata"]:
+                    found.data_of[f"{folder}/{files['metadata']}"] = data
         for path in self._differences.values():
             _add(found, path, self._sizes.get(path))
 

@@ -6,11 +6,13 @@ import contextlib
 import hashlib
 import os
 import secrets
+from collections.abc import Mapping
 
 from ..errors import DamagedFile, FormatError, MissingFile, TwinrunError
 from ..formats.files import reading
 from ..marks import MANIFEST
-from ..remote import Bucket, Held, Taken
+from ..remote import Bucket, Held, Mark, Taken
+from ..runs.metadata import status_code
 from ..runs.verify import damage_of_step
 from .journals import Named, Snapshot, read_snapshot, snapshot_of
 
@@ -36,6 +38,7 @@ class Mirror:
             named = self.committed.named()
             self._there.update(named.files)
             self._there.update(_mark(folder, self.committed.id) for folder in named.folders)
+        self._tags: dict[str, str] = {}  # of the objects with the data that was uploaded here
         self._leaving: dict[str, set[str]] = {}  # files to remove, and the histories that they may be of
 
     def _journal(self, name: str) -> bytes | None:
@@ -86,6 +89,8 @@ class Mirror:
             self._replace(before, latest)
         for snapshot in latest.growing(self.committed):
             named = snapshot.named()
+            # Before the check: files with the same codes after the upload are what was checked.
+            codes = {path: self._code(path) for path in set(named.data_of.values()) - self._there}
             damage = self._damage(snapshot, named)
             if damage and snapshot is not latest:
                 continue  # its files left meanwhile, or another attempt replaced them: a later snapshot says so
@@ -93,7 +98,7 @@ class Mirror:
                 raise DamagedFile(
                     damage, where=self.bucket.name, fix="capture the step again with replace_steps"
                 )
-            self._bring(snapshot, named)
+            self._bring(snapshot, named, codes)
             self._commit(snapshot)
             self._leave(snapshot, named)
         self._remove()
@@ -153,9 +158,11 @@ class Mirror:
         steps = [step for step in sorted(named.steps) if named.of_step[step] & new]
         return next(filter(None, (damage_of_step(self.folder, step) for step in steps)), "")
 
-    def _bring(self, snapshot: Snapshot, named: Named) -> None:
+    def _bring(self, snapshot: Snapshot, named: Named, codes: Mapping[str, int]) -> None:
+        """codes: of the files of data, before they were checked."""
         whose = {snapshot.id, *snapshot.replaced}
-        for path in sorted(set(named.files) - self._there):
+        # Data first: the mark of its metadata tells the object that has it.
+        for path in sorted(set(named.files) - self._there, key=lambda path: (path in named.data_of, path)):
             size = os.stat(self._path(path)).st_size
             if named.files[path] is not None and size != named.files[path]:
                 raise DamagedFile(
@@ -166,22 +173,34 @@ class Mirror:
                 self._put(mark, b"", whose, snapshot.id)
                 self._there.add(mark)
             with reading(self._path(path)):
-                self._put(path, self._path(path), whose, snapshot.id)
+                data = self._tags.get(named.data_of.get(path, ""), "")
+                tag = self._put(path, self._path(path), whose, snapshot.id, data)
+            if codes.get(path) and codes[path] == self._code(path):
+                self._tags[path] = Mark.tag_word(tag)
             self._there.add(path)
 
-    def _put(self, key: str, content: bytes | str, whose: set[str], own: str) -> None:
-        """Writes an object that no journal of the bucket names yet. One that is there already stays."""
+    def _code(self, path: str) -> int:
+        """A code of the identity and last change of a file; 0: it is not there."""
+        try:
+            return status_code([os.stat(self._path(path))])
+        except OSError:
+            return 0
+
+    def _put(self, key: str, content: bytes | str, whose: set[str], own: str, data: str = "") -> str:
+        """Writes an object that no journal of the bucket names yet. One that is there already stays.
+
+        data: as of `Mark`. Returns the object's tag.
+        """
         self._check_writer()
         digest = _digest(content)
         for _ in range(2):
             held = self.bucket.head(key)
             self._check_whose(key, held, whose)
-            if held is not None and _parts(held.mark)[::2] == (own, digest):
-                return
+            mark = Mark(own, self._writer, digest, data)
+            if held is not None and Mark.read(held.mark)._replace(writer=self._writer) == mark:
+                return held.tag
             with contextlib.suppress(Taken):
-                tag = None if held is None else held.tag
-                self.bucket.put(key, content, f"{own} {self._writer} {digest}", tag)
-                return
+                return self.bucket.put(key, content, str(mark), None if held is None else held.tag)
         raise _another(self.bucket.place(key), held)
 
     def _commit(self, snapshot: Snapshot) -> None:
@@ -196,7 +215,7 @@ class Mirror:
         self.committed = snapshot
 
     def _put_journal(self, name: str, lines: bytes, snapshot: Snapshot) -> None:
-        mark = f"{snapshot.id} {self._writer} {_digest(lines)}"
+        mark = str(Mark(snapshot.id, self._writer, _digest(lines)))
         now = self.bucket.head(name)
         if name not in self._held:  # there may be one of an upload that did not get to the manifest
             self._check_whose(name, now, {snapshot.id, *snapshot.replaced})
@@ -218,7 +237,7 @@ class Mirror:
 
     def _check_whose(self, key: str, held: Held | None, whose: set[str]) -> None:
         """Raises FormatError if an object is of none of these histories."""
-        if held is not None and _parts(held.mark)[0] not in whose:
+        if held is not None and Mark.read(held.mark).history not in whose:
             raise FormatError(
                 "is in the bucket already, and is not of this history",
                 where=self.bucket.place(key),
@@ -245,7 +264,7 @@ class Mirror:
                 self._check_writer()
                 with contextlib.suppress(TwinrunError):
                     held = self.bucket.head(path)
-                    if held is not None and _parts(held.mark)[0] in whose:
+                    if held is not None and Mark.read(held.mark).history in whose:
                         self.bucket.remove(path)
             del self._leaving[path]
 
@@ -264,12 +283,6 @@ def upload_history(folder: str, url: str) -> list[int]:
 def _mark(folder: str, history: str) -> str:
     """The file that says whose the folder of a step is."""
     return f"{folder}/.twinrun-{history}"
-
-
-def _parts(mark: str) -> tuple[str, str, str]:
-    """(history, writer, digest) of an object's mark."""
-    words = mark.split(" ")
-    return (words[0], words[1], words[2]) if len(words) == 3 else ("", "", "")
 
 
 def _digest(content: bytes | str) -> str:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["RankRun", "Run"]
 
 _LAST_STEP = (1 << 63) - 1
+_TAKEN = "holds a history already"  # as the core says it
 
 
 def _check_unit(name: str, array: object, session: _core.Session, step: int) -> None:
@@ -272,7 +273,16 @@ class Run:
 
     def _begun(self, settings: _core.SessionSettings) -> _core.Session:
         if self._bucket is None:
-            return _core.Session(self._path, settings, python_facts())
+            try:
+                return _core.Session(self._path, settings, python_facts())
+            except TwinrunError as error:
+                if _TAKEN not in str(error):
+                    raise
+                raise TwinrunError(
+                    _TAKEN,
+                    where=self._path,
+                    fix="give existing='append' to go on with it, existing='replace' to begin anew, or another folder",
+                ) from None
         try:
             session = _core.Session(self._bucket.folder, settings, python_facts())
         except BaseException:

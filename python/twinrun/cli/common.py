@@ -6,12 +6,12 @@ import contextlib
 import functools
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from ..errors import TwinrunError
+from ..errors import TwinrunError, one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,6 +28,7 @@ __all__ = [
     "over_ranks",
     "progress_bar",
     "read_options",
+    "say_without_effect",
 ]
 
 
@@ -164,6 +165,15 @@ def format_options(verb: Callable) -> Callable:
     ):
         gathered = option(gathered)
     return gathered
+
+
+def say_without_effect(paths: Iterable[str], options: Mapping[str, object]) -> None:
+    """Says on standard error which options of formats none of these runs takes."""
+    if options:
+        from ..runs.opening import open_subject, without_effect
+
+        for note in without_effect([open_subject(path, options) for path in paths], options):
+            click.echo(one_line(f"note: {note}"), err=True)
 
 
 def _pairs(_context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:

@@ -195,7 +195,7 @@ def _traces(run_a: str, run_b: str | None) -> bool:
 _NOT_OF_TRACES = (
     "--atol", "--rtol", "--field", "--steps", "--ranks", "--ulp", "--tolerances", "--key", "--period",
     "--leave-out", "--ignore-attribute", "--cast", "--nan-differs", "--closer-to",
-    "--picture", "--junit", "--list-differences",
+    "--picture", "--junit", "--list-differences", "--format", "--dtype", "--shape", "--offset", "--format-option",
 )  # fmt: skip
 _NOT_OF_DISTANCES = (
     "--atol", "--rtol", "--ulp", "--tolerances", "--period", "--rename", "--ignore-attribute", "--nan-differs",
@@ -217,6 +217,8 @@ def _by_option(asked: Mapping[str, Any], reports: _Reports, team: Team | None) -
         "--ranks": asked["ranks"], "--ulp": asked["ulp"], "--tolerances": asked["tolerances"], "--key": asked["key"],
         "--period": asked["period"], "--leave-out": asked["leave_out"], "--ignore-attribute": asked["ignore_attributes"],
         "--rename": asked["rename"], "--cast": asked["cast"], "--nan-differs": asked["nan_differs"],
+        **{f"--{name}": asked["options"].get(name) for name in ("format", "dtype", "shape", "offset")},
+        "--format-option": sorted(asked["options"].keys() - {"format", "dtype", "shape", "offset"}) or None,
         "--closer-to": asked["closer_to"], "--tolerate-integers": asked["tolerate_integers"], "--mpi": team is not None,
         **reports.by_option,
     }  # fmt: skip

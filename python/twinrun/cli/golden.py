@@ -8,7 +8,7 @@ import sys
 import click
 
 from ..errors import TwinrunError, one_line
-from ..words import byte_size
+from ..words import byte_size, counted, whole_percent
 from .choices import GOLDEN_CHUNK
 from .common import SIZE, console, format_options, progress_bar, read_options
 from .help import Group
@@ -122,11 +122,11 @@ def save(
     out = console()
     for note in [*facts.notes, *tolerant.notes(rules.met())][:10]:
         out.print(one_line(f"note: {note}"), soft_wrap=True, style="dim")
-    share = 100 * facts.bytes / facts.data_bytes if facts.data_bytes else 0
-    fields_said = f"{facts.fields} field{'s' if facts.fields != 1 else ''}"
+    share = whole_percent(facts.bytes / facts.data_bytes if facts.data_bytes else 0)
+    fields_said = counted(facts.fields, "field")
     out.print(
         f"{one_line(facts.path)}: {facts.files} files for {fields_said}, {byte_size(facts.data_bytes)} -> "
-        f"{byte_size(facts.bytes)} ({share:.3g}% of the data)",
+        f"{byte_size(facts.bytes)} ({share} of the data)",
         soft_wrap=True,
     )
     return 0

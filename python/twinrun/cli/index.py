@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from ..errors import one_line
-from ..words import byte_size
-from .common import SIZE, console, format_options, progress_bar, read_options
+from ..words import byte_size, counted, whole_percent
+from .common import SIZE, console, format_options, progress_bar, read_options, say_without_effect
 from .help import Verb
 
 
@@ -65,13 +65,14 @@ def index(
             progress=progress,
             options=options,
         )
+    say_without_effect(paths, options)
     out = console()
     for facts in done:
-        share = 100 * facts.metadata_bytes / facts.data_bytes if facts.data_bytes else 0
+        share = whole_percent(facts.metadata_bytes / facts.data_bytes if facts.data_bytes else 0)
         state = "" if facts.fresh else " (current, kept)"
         out.print(
-            f"{one_line(facts.metadata)}: {facts.fields} fields, {byte_size(facts.data_bytes)} -> "
-            f"{byte_size(facts.metadata_bytes)} ({share:.3g}%){state}",
+            f"{one_line(facts.metadata)}: {counted(facts.fields, 'field')}, {byte_size(facts.data_bytes)} -> "
+            f"{byte_size(facts.metadata_bytes)} ({share}){state}",
             soft_wrap=True,
         )
     return 0

@@ -152,7 +152,7 @@ def show(
     """
 
     from ..report.text import print_provenance
-    from ..runs.opening import open_subject
+    from ..runs.opening import open_subject, without_effect
     from ..runs.provenance import read_provenance
 
     out = console()
@@ -182,6 +182,6 @@ def show(
     provenance = read_provenance(subject.provenance)
     if provenance is not None:
         print_provenance(out, provenance)
-    for note in (*subject.notes, *fields.notes):
+    for note in (*subject.notes, *without_effect([subject], options), *fields.notes):
         out.print(one_line(f"note: {note}"), style="dim", soft_wrap=True)
     return 0

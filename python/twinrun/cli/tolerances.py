@@ -7,7 +7,7 @@ import os
 import click
 
 from ..errors import TwinrunError, one_line, options_of_compare
-from .common import device_options, format_options, progress_bar
+from .common import device_options, format_options, progress_bar, say_without_effect
 from .help import Verb
 
 _MOST_NAMED = 3
@@ -76,6 +76,7 @@ def tolerances(
             options=options,
             progress=progress,
         )
+    say_without_effect(runs, options)
     text = proposal.toml()
     if output is None:
         click.echo(text, nl=False)

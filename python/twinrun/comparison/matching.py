@@ -192,9 +192,11 @@ def _by_time(a: Subject, b: Subject, in_a: dict, in_b: dict) -> _Pairs:
         without = [s for s in mine if s not in known and not (s is None and (None, 0) in subject.unknown)]
         if without:
             raise Incomparable(
-                f"step {names(without)} has no time",
+                "files without a step have no time"
+                if without == [None]
+                else f"step {names(without)} has no time",
                 where=subject.label,
-                fix="align by step, or choose steps",
+                fix="align by step" + (", or choose steps" if without != [None] else ""),
             )
         times.append(sorted((known[s], s) for s in mine if s in known))
     pairs: _Pairs = []

@@ -113,8 +113,8 @@ class Proposal:
         chance = f"1 in {self.runs}" if self.runs > 1 else "unknown"
         lines = [
             f"# Proposed by twinrun {__version__} from {self.runs} runs: edit it.",
-            f"# atol is the largest |a-b| to the first run, times {self.margin:g}, rounded up. Runs that are as alike as these exceed the",
-            f"# largest of them with a chance of {chance} each; more runs make that rarer.",
+            f"# atol is the largest |a-b| to the first run, times {self.margin:g}, rounded up.",
+            f"# The chance that one more run of this kind differs more than the largest of these is {chance}. More runs make it smaller.",
         ]
         lines += [f"# {one_line(note)}" for note in self.notes]
         lines += [f"# Not compared: {one_line(problem)}" for problem in self.problems]

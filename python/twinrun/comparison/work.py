@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from .. import _core
 from ..arguments import check_settings, chosen_devices, tolerance_number
 from ..errors import Incomparable, TwinrunError, Unsupported
-from ..runs.opening import open_subject
+from ..runs.opening import open_subject, without_effect
 from ..runs.subject import Place, Subject
 from ..runs.traces import has_traced_ranks, holds_history, is_trace, is_traced
 from ..runs.values import InNumbers
@@ -437,6 +437,8 @@ def _opened_runs(
     for side, subject in ((a, own_a), (b, own_b)) if captured else ():
         if isinstance(side, (str, os.PathLike)) and is_traced(subject):
             raise _trace(side)
+    unused = without_effect((own_a, own_b), how.formats)
+    own_a.notes += [note for note in unused if note not in own_a.notes]
     return own_a, own_b, started
 
 

@@ -21,7 +21,7 @@ from ..comparison.tolerances import Periods, missing_steps, periods_of
 from ..comparison.work import parse_steps
 from ..errors import Incomparable, MissingFile, TwinrunError
 from ..runs.fields import FieldRef, check_alike
-from ..runs.opening import open_subject
+from ..runs.opening import open_subject, without_effect
 from ..runs.order import in_type
 from ..runs.subject import Opened, Place, Subject
 from ..urls import is_url, without_secrets
@@ -698,7 +698,7 @@ def check(
     request = _Request(folder, manifest, subject, globs, (*manifest.ignored_attributes, *ignored), reading, key, ulp,
                        periods_of(period), label)  # fmt: skip
     found = _check_all(request, steps, progress)
-    found.notes[:0] = subject.notes
+    found.notes[:0] = [*subject.notes, *without_effect([subject], options)]
     for name, where, why in subject.skipped:
         if request.compares(name):
             found.problems.append(GoldenProblem(None, None, name, f"{where}: cannot be compared: {why}"))

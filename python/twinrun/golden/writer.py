@@ -20,7 +20,7 @@ from ..comparison.tolerances import Rule, Tolerances
 from ..errors import Incomparable, TwinrunError, Uncompared
 from ..outputs import check_folder
 from ..runs.fields import FieldRef
-from ..runs.opening import open_subject
+from ..runs.opening import open_subject, without_effect
 from ..runs.order import read_by_row
 from ..runs.provenance import read_provenance
 from ..runs.subject import Opened, Place, Subject
@@ -414,7 +414,7 @@ def save(
         check_folder("--output", folder, [run])  # every later check would find golden files in its run
     places = chosen_places(subject, steps, "save")
     request.refuse(subject.skipped, None)
-    notes = list(subject.notes)
+    notes = [*subject.notes, *without_effect([subject], options)]
     with new_folder(folder) as made:
         saved = _save_places(request, subject, places, made, folder, progress)
         provenance, notes_of_it = _kept_provenance(subject)

@@ -5,12 +5,13 @@ from .objects import attach, detach, object_of
 from .store import Copies, RemoteStore, below, enter_store, forget_store, store_of, top_level
 from .stream import RemoteStream
 from .transport import Taken
-from .writes import Held
+from .writes import Held, Mark
 
 __all__ = [
     "Bucket",
     "Copies",
     "Held",
+    "Mark",
     "RemoteStore",
     "RemoteStream",
     "Taken",

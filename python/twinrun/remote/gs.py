@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..errors import MissingFile
+from .gs_writes import GsWrites
 from .transport import First, Transport, changed
 
 __all__ = ["Gs"]
@@ -30,6 +31,10 @@ class Gs(Transport):
         if len(found) != count:
             raise changed(self.name)
         return found
+
+    def mark(self, tag: str) -> str:
+        found = self._wait(lambda: GsWrites(self.fs).head(self.path), 0)
+        return found.mark if found.tag == tag else ""
 
     async def _range(self, offset: int, count: int, tag: str) -> bytes:
         return await self.fs._cat_file(self.path, start=offset, end=offset + count, generation=tag)

@@ -14,7 +14,7 @@ from ..urls import numbered, without_secrets
 if TYPE_CHECKING:
     from .transport import Transport
 
-__all__ = ["RemoteObject", "attach", "detach", "enter", "object_of"]
+__all__ = ["RemoteObject", "attach", "detach", "enter", "enter_as", "object_of"]
 
 BLOCK = 32 << 10  # bytes: headers are read in such blocks, each once
 _KEPT = 256  # blocks of one object
@@ -47,6 +47,14 @@ class RemoteObject:
     def has(self, size: int | None, tag: str) -> bool:
         """Whether it is the content with this size and tag."""
         return (self.size, self._tag) == (size, tag)
+
+    @property
+    def tag(self) -> str:
+        return self._tag
+
+    def mark(self) -> str:
+        """What twinrun wrote beside its content; "": nothing, or it is another object by now."""
+        return self._how.mark(self._tag)
 
     def rename(self, name: str) -> None:
         self.name = self._how.name = name
@@ -149,11 +157,8 @@ def attach(url: str, ends: str = "", name: str | None = None) -> str:
 
 def enter(new: RemoteObject) -> str:
     """Makes an object known, under its name or, if another object has it, a numbered one."""
-    global _told
     with _lock:
-        if not _told:
-            _core.set_range_reader(_range)
-            _told = True
+        _tell_core()
         name, number = new.name, 2
         while (old := _objects.get(name)) is not None:
             if old.is_same(new):
@@ -164,6 +169,21 @@ def enter(new: RemoteObject) -> str:
         _objects[name], _held[name] = new, 1
         _core.add_remote_file(name, new.size)
     return name
+
+
+def enter_as(path: str, found: RemoteObject) -> None:
+    """Makes an object known by another name too: a path of this machine, where there is no file."""
+    with _lock:
+        _tell_core()
+        _objects[path], _held[path] = found, 1
+        _core.add_remote_file(path, found.size)
+
+
+def _tell_core() -> None:
+    global _told
+    if not _told:
+        _core.set_range_reader(_range)
+        _told = True
 
 
 def detach(*names: str) -> None:

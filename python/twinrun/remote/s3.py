@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .s3_writes import S3Writes
 from .transport import Again, First, Transport, changed, read_most, silent, whole_size
 
 __all__ = ["S3"]
@@ -51,6 +52,10 @@ class S3(Transport):
         if len(found) != count:
             raise changed(self.name)
         return found
+
+    def mark(self, tag: str) -> str:
+        found = self._wait(lambda: S3Writes(self.fs).head(self.path), 0)
+        return found.mark if found.tag == tag else ""
 
     @property
     def _place(self) -> dict[str, str]:

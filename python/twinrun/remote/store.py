@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import FormatError, MissingFile, Unsupported
 from ..urls import call_copies, forget_copies, numbered, without_secrets
-from .objects import RemoteObject, detach, enter, object_of
+from .objects import RemoteObject, detach, enter, enter_as, object_of
+from .writes import Mark
 
 if TYPE_CHECKING:
     from .transport import Transport
@@ -90,6 +91,18 @@ class RemoteStore:
             if self.keys is not None:  # it was listed
                 raise
             return None
+
+    def mark(self, key: str) -> Mark:
+        """The mark of the object as it was opened."""
+        name = self.attach(key)
+        found = None if name is None else object_of(name)
+        return Mark.read("" if found is None else found.mark())
+
+    def tag(self, key: str) -> str:
+        """The tag of an object, as a word of a mark; "": there is none."""
+        name = self.attach(key)
+        found = None if name is None else object_of(name)
+        return "" if found is None else Mark.tag_word(found.tag)
 
     def get(self, key: str, most: int) -> bytes | None:
         """All bytes of an object; None: there is none. Raises Unsupported if there are more than `most`."""
@@ -264,7 +277,10 @@ def forget_store(name: str) -> None:
 
 
 class Copies:
-    """A temporary folder with copies of objects of a store, which goes with this object."""
+    """A temporary folder with copies of objects of a store, which goes with this object.
+
+    Objects that stand in have no copy there: the core reads ranges of them by the names of such copies.
+    """
 
     def __init__(self, store: RemoteStore) -> None:
         import tempfile
@@ -272,7 +288,8 @@ class Copies:
         self._store = store
         self.folder = tempfile.mkdtemp(prefix="twinrun-remote-")
         call_copies(self.folder, store.name)
-        self._end = weakref.finalize(self, _remove, self.folder, store)
+        self._stand_ins: set[str] = set()
+        self._end = weakref.finalize(self, _remove, self.folder, store, self._stand_ins)
         self._there: set[str] = set()
         self._lock = threading.Lock()
 
@@ -284,13 +301,27 @@ class Copies:
                     self._copy(key)
                     self._there.add(key)
 
-    def _copy(self, key: str) -> None:
+    def stand_in(self, key: str) -> None:
+        """Lets the core read ranges of an object. One that is not there is left out."""
+        with self._lock:
+            if key in self._there:
+                return
+            found, target = self._found(key)
+            if found is not None:
+                self._stand_ins.add(target)
+                enter_as(target, found)
+            self._there.add(key)
+
+    def _found(self, key: str) -> tuple[RemoteObject | None, str]:
+        """An object, and the path that stands for it here."""
         _check_key(key, self._store.name)  # a file on a web server may name it
         name = self._store.attach(key)
-        found = None if name is None else object_of(name)
+        return None if name is None else object_of(name), os.path.join(self.folder, *key.split("/"))
+
+    def _copy(self, key: str) -> None:
+        found, target = self._found(key)
         if found is None:
             return
-        target = os.path.join(self.folder, *key.split("/"))
         os.makedirs(os.path.dirname(target), exist_ok=True)
         download(found, target + ".part")
         os.replace(target + ".part", target)
@@ -309,9 +340,10 @@ def download(found: RemoteObject, path: str) -> None:
             out.write(found.read(at, min(_PIECE, found.size - at)))
 
 
-def _remove(folder: str, store: RemoteStore) -> None:
+def _remove(folder: str, store: RemoteStore, stand_ins: set[str]) -> None:
     import shutil
 
+    detach(*stand_ins)
     store.close()
     forget_copies(folder)
     shutil.rmtree(folder, ignore_errors=True)

@@ -136,6 +136,10 @@ class Transport:
         """A range of the object with this size and tag. Raises FormatError if it is another one by now."""
         raise NotImplementedError
 
+    def mark(self, tag: str) -> str:
+        """The mark of the object with this tag; "": it has none, or the store tells none."""
+        return ""
+
     def here(self, offset: int, count: int, size: int, tag: str) -> bytes:
         """As `read`, for a caller that may hold a lock: no other thread is waited for."""
         from .caller import in_this_thread

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-__all__ = ["MARK", "Held", "Upload", "Writes"]
+__all__ = ["MARK", "Held", "Mark", "Upload", "Writes"]
 
 MARK = "twinrun"  # the name of the mark among an object's metadata
 
@@ -15,6 +15,33 @@ class Held(NamedTuple):
     size: int
     tag: str
     mark: str
+
+
+class Mark(NamedTuple):
+    """The words of a mark: spec/history.md, "In a bucket".
+
+    data: of metadata only, the tag of the object with its data; "": not told.
+    """
+
+    history: str
+    writer: str
+    digest: str
+    data: str = ""
+
+    @classmethod
+    def read(cls, mark: str) -> Mark:
+        """The words of an object's mark, all "" where it is none of ours."""
+        words = mark.split(" ")
+        return cls(*words) if len(words) in (3, 4) else cls("", "", "")
+
+    @classmethod
+    def tag_word(cls, tag: str) -> str:
+        """A tag as a word of a mark; "" where it has signs that metadata of an object cannot carry."""
+        word = tag.strip('"')
+        return word if word.isascii() and word.isprintable() and not {*word} & {" ", '"'} else ""
+
+    def __str__(self) -> str:
+        return " ".join(self[: 4 if self.data else 3])
 
 
 class Upload:

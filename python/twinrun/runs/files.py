@@ -106,6 +106,17 @@ class Files(Subject):
             alone = any(f.step is None for f in content.fields.values())
             return [*steps, *([None] if alone else [])] or [None]
 
+    def takes(self, option: str) -> bool:
+        if option == "format" or self.kind == "file":  # a file whose format lacks an option is an error
+            return True
+        files = {
+            part.file.format
+            for parts in self._by_place.values()
+            for part in parts
+            if not isinstance(part.file, str)
+        }
+        return any(option in known.options for known in map(format_named, files) if known is not None)
+
     def times(self) -> dict[int | None, float]:
         if not self._timed:
             self._timed = True

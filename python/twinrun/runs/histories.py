@@ -221,16 +221,25 @@ class HistorySubject(Subject):
                     ref.extents, ref.no_data = None, True
             yield self._by_name(refs, use_metadata)
             return
-        notes = []
-        # Data has the time that its metadata tells, except in a copy of a history; then its content
-        # is checked.
-        try:
-            metadata.check_data_files()
-        except Stale:
-            notes = check_current(metadata, refs)
+        notes = self._check_data(place, metadata, refs)
         opened = self._by_name(refs, use_metadata)
         opened.notes = notes
         yield opened
+
+    def _check_data(self, place: Place, metadata: _core.Metadata, refs: list[FieldRef]) -> list[str]:
+        """Raises DamagedFile unless the data of a place is that of its metadata. Returns notes.
+
+        Data has the time that its metadata tells, except in a copy of a history; then its content is checked.
+        """
+        return [] if self._is_current(place, metadata) else check_current(metadata, refs)
+
+    def _is_current(self, place: Place, metadata: _core.Metadata) -> bool:
+        """Whether the data of a place is known to be that of its metadata, without a look at its content."""
+        try:
+            metadata.check_data_files()
+        except Stale:
+            return False
+        return True
 
     @contextlib.contextmanager
     def listed(self, place: Place) -> Iterator[Listed | None]:
@@ -240,12 +249,9 @@ class HistorySubject(Subject):
             return
         metadata = self.metadata(place)
         read = metadata.bytes_read
-        if files.data:
-            try:
-                metadata.check_data_files()
-            except Stale:
-                yield None
-                return
+        if files.data and not self._is_current(place, metadata):
+            yield None
+            return
         fields = _core.FieldList.of_metadata(metadata, bool(files.data))
         yield None if fields is None else Listed(fields, "metadata", bytes_read=read)
 

@@ -6,11 +6,11 @@ import contextlib
 import functools
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from .. import _core
 from ..arguments import checked_path
-from ..errors import MissingFile, Unsupported
+from ..errors import MissingFile, Unsupported, in_words_of_the_caller
 from ..formats import FileContent, formats
 from ..formats.facts import NOT_COMPARED, SUMMARY
 from ..formats.folder import Listing, is_data_set, is_history, list_folder, told_format
@@ -23,7 +23,9 @@ from .histories import HistorySubject
 from .metadata import check_content, check_layout, reopening, untouched
 from .subject import Opened, Place, Subject
 
-__all__ = ["open_subject"]
+__all__ = ["open_subject", "without_effect"]
+
+_OWN = frozenset(("format", "dtype", "shape", "offset"))  # options of the command line themselves
 
 
 class _Metadata(Subject):
@@ -146,3 +148,21 @@ def open_subject(
     subject.notes.extend(f"{path}/{name} is compared as bytes: {why}" for name, why in listing.unknown)
     subject.skipped = [(name, os.path.join(path, name), why) for name, why in listing.unreadable]
     return subject
+
+
+def without_effect(subjects: Sequence[Subject], options: Mapping[str, object] | None) -> list[str]:
+    """Notes on options of formats that none of these runs takes: the user may think that they count."""
+    notes = []
+    for option in options or ():
+        if any(subject.takes(option) for subject in subjects):
+            continue
+        named = f"--{option}" if option in _OWN else f"the option {option!r}"
+        takers = [name for name, known in formats().items() if option in known.options]
+        if option == "format":
+            why = "no file of another program is read here"
+        elif takers:
+            why = f"no file here has a format that takes it ({', '.join(takers)})"
+        else:
+            why = "no format has such an option"
+        notes.append(in_words_of_the_caller(f"{named} has no effect: {why}"))
+    return notes

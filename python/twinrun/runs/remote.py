@@ -21,6 +21,9 @@ from .subject import Listed, ListedPlaces, Opened, Place, Subject
 __all__ = ["open_remote"]
 
 
+_WHOLE = 256 << 10  # bytes: smaller metadata is read as a whole, as each request takes its time
+
+
 def open_remote(url: str, options: Mapping[str, object]) -> Subject:
     """Opens a URL as a subject, which forgets its objects when it goes.
 
@@ -61,9 +64,11 @@ def _files(names: list[str], options: Mapping[str, object], forget: Callable[...
 
 
 class _RemoteHistory(HistorySubject):
-    """A history of which the files of a step are copied when it is opened.
+    """A history of which the metadata of a step is copied when it is opened.
 
-    All data of a step is read at any rate: only its content tells that a copy belongs to its metadata.
+    Its data is read by ranges where the mark of its metadata tells the object: twinrun checked each byte of
+    it, when it uploaded both. Other data is copied, and all of it read: only its content tells that it
+    belongs to its metadata.
     """
 
     def __init__(self, store: RemoteStore) -> None:
@@ -75,16 +80,44 @@ class _RemoteHistory(HistorySubject):
             )
         self._store, self._copies = store, Copies(store)
         self._copies.bring(top_level(store))
+        self._told: dict[Place, bool] = {}  # whether marks tell the data of a place
         self._marks = [key for key in store.keys if STEP_MARK.fullmatch(key.rpartition("/")[2])]
         super().__init__(self._copies.folder, store.name)
 
     def _bring(self, place: Place, data: bool) -> None:
         folder, files = self._files[place]
-        names = [files.metadata, *([files.data] if data else [])]
         marks = [key for key in self._marks if key.startswith(f"{folder}/")]
-        self._copies.bring([*(f"{folder}/{name}" for name in names if name), *marks])
-        if data and files.difference is not None:  # made of steps before
+        self._copies.bring(marks)
+        if files.metadata:
+            self._bring_metadata(place)
+        if not data or not files.data:
+            return
+        if files.difference is not None:  # made of steps before
             self._copies.bring(self._store.keys or ())
+        elif self._is_told(place):
+            self._copies.stand_in(f"{folder}/{files.data}")
+        else:
+            self._copies.bring([f"{folder}/{files.data}"])
+
+    def _bring_metadata(self, place: Place) -> None:
+        folder, files = self._files[place]
+        key = f"{folder}/{files.metadata}"
+        # Where data is checked against metadata, all of both is read.
+        if files.metadata_bytes > _WHOLE and (not files.data or self._is_told(place)):
+            self._copies.stand_in(key)
+        else:
+            self._copies.bring([key])
+
+    def _is_told(self, place: Place) -> bool:
+        """Whether the mark of the metadata tells the object that has the data."""
+        if place not in self._told:
+            folder, files = self._files[place]
+            tag = self._store.mark(f"{folder}/{files.metadata}").data if files.metadata else ""
+            self._told[place] = bool(tag) and tag == self._store.tag(f"{folder}/{files.data}")
+        return self._told[place]
+
+    def _is_current(self, place: Place, metadata: _core.Metadata) -> bool:
+        return self._is_told(place) or super()._is_current(place, metadata)
 
     def metadata(self, place: Place) -> _core.Metadata:
         self._bring(place, False)

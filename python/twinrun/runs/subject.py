@@ -159,6 +159,10 @@ class Subject:
         """
         return None
 
+    def takes(self, option: str) -> bool:
+        """Whether an option of formats (format, dtype, …) may change what is read of this run."""
+        return False
+
     def part_of_list(self, place: Place) -> float:
         """Which part a place is of the largest list of many places.
 
@@ -234,6 +238,9 @@ class Wrapped(Subject):
 
     def times(self) -> dict[int | None, float]:
         return self.inner.times()
+
+    def takes(self, option: str) -> bool:
+        return self.inner.takes(option)
 
     def size(self, place: Place) -> int:
         return self.inner.size(place)

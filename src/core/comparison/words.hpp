@@ -39,7 +39,7 @@ std::string proof_text(std::uint64_t read, std::uint64_t elements);
 
 // Why arrays without metadata are compared directly.
 inline constexpr std::string_view kNoMetadata =
-    "no metadata at hand: every element is compared, which reads no more than building metadata would";
+    "no metadata at hand: every element is compared";
 // Of a field.
 inline constexpr std::string_view kNoData = "only its metadata is available, and its data is needed";
 // How names of fields end to which no tolerance applies, as Python stores them: digests of texts;

@@ -99,6 +99,16 @@ def test_pages_that_sources_name_are_there() -> None:
             assert (ROOT / page).is_file(), f"{name} names {page}, which is not there"
 
 
+def test_what_shows_the_first_hour_is_there() -> None:
+    page = (ROOT / "docs/reference/first-hour.md").read_text("utf-8")
+    rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) == 17
+    for row in rows:
+        shown = re.findall(r"`((?:tests|tools)/[^`]+|make [a-z-]+)`", row[-1])
+        assert shown, row
+        assert all(one.startswith("make ") or (ROOT / one).is_file() for one in shown), shown
+
+
 def test_the_site_has_every_page_once() -> None:
     nav = (ROOT / "mkdocs.yml").read_text("utf-8").split("\nnav:\n")[1]
     listed = re.findall(r"([\w/-]+\.md)$", nav, re.MULTILINE)

@@ -99,6 +99,11 @@ def test_recipes_fit_to_the_project() -> None:
     run = [one if isinstance(one, str) else one["then"] for one in recipe["requirements"]["run"]]
     wanted = [f"python{PROJECT['requires-python']}", *(d.partition(";")[0] for d in PROJECT["dependencies"])]
     assert [one.replace(" ", "") for one in run] == [one.strip() for one in wanted]
+    # The recipe asks for a C library, and conda-forge names none: rattler-build rendered nothing.
+    variants = form(ROOT / "packaging/conda/recipe/variants.yaml")
+    glibc = re.search(r"^glibc=(.*)$", (ROOT / "tools/wheels.sh").read_text("utf-8"), re.MULTILINE)
+    assert glibc is not None and variants["c_stdlib_version"] == [glibc[1]]
+    assert variants["c_stdlib"] == ["sysroot"] and '${{ stdlib("c") }}' in recipe["requirements"]["build"]
     spack = (ROOT / "packaging/spack/packages/twinrun/package.py").read_text("utf-8")
     home = PROJECT["urls"]["Homepage"]
     assert f'homepage = "{home}"' in spack and f'git = "{home}.git"' in spack

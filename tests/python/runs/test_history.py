@@ -55,7 +55,7 @@ def test_appending_replacing_refusing(tmp_path: Path) -> None:
     with twinrun.Run(path, atol=1e-3) as run:
         run.capture(1, {"x": x})
     with pytest.raises(
-        twinrun.TwinrunError, match="holds a history already: choose another folder, or append"
+        twinrun.TwinrunError, match="holds a history already; give existing='append' to go on"
     ):
         twinrun.Run(path, atol=1e-3)
     with pytest.raises(twinrun.Incomparable, match="other settings"):
