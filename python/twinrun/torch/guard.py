@@ -36,7 +36,7 @@ class _Work:
         guard.thread.inside = True
         try:
             self._modes = None
-            if sees_operations():  # in most trainings nothing does, and contexts take time
+            if sees_operations(guard.own_mode):  # in most trainings nothing does, and contexts take time
                 self._modes = no_modes()
                 self._modes.__enter__()
             self._had_gradients = torch.is_grad_enabled()
@@ -77,7 +77,8 @@ class Guard:
 
     handles: of the hooks; without any the trace does nothing. raises: whether errors reach the training.
     problems: what could not be traced. stopped: whether the trace ended. lock: held while a thread is at
-    work; others wait. thread: whether this one is.
+    work; others wait. thread: whether this one is. own_mode: the dispatch mode of the trace, which lets
+    pass what a thread at work does; None where there is none.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Guard:
         self._handles, self._problems = handles, problems
         self.raises, self.stopped = raises, False
         self.lock, self.thread = threading.RLock(), _Thread()
+        self.own_mode: object = None
 
     @property
     def active(self) -> bool:

@@ -16,11 +16,13 @@ __all__ = ["compiling", "in_backward", "no_modes", "sees_operations"]
 _NONE = contextlib.nullcontext()
 
 
-def sees_operations() -> bool:
-    """Whether a dispatch mode or a transform of torch.func sees operations."""
+def sees_operations(own: object = None) -> bool:
+    """Whether a dispatch mode, other than `own`, or a transform of torch.func sees operations."""
+    modes = torch._C._len_torch_dispatch_stack()
     return (
         torch._C._functorch.peek_interpreter_stack() is not None
-        or torch._C._len_torch_dispatch_stack() != 0
+        or modes > 1
+        or (modes == 1 and (own is None or torch._C._get_dispatch_stack_at(0) is not own))
         or _len_torch_dispatch_stack_pre_dispatch() != 0
     )
 

@@ -212,6 +212,8 @@ class OperationMode(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if self._guard.thread.inside:  # work of the trace itself
+            return func(*args, **kwargs)
         if not self._guard.records() or compiling():
             self._events.not_seen()
             return func(*args, **kwargs)

@@ -169,7 +169,7 @@ class Trace:
             if not self._guard.failed("the operations", e):
                 raise
         else:
-            self._mode = mode
+            self._mode = self._guard.own_mode = mode
 
     def _leave_mode(self, kind: object, error: BaseException | None, trace: object) -> None:
         mode, self._mode = self._mode, None
