@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
+from ..arguments import names_given
 from ..errors import TwinrunError
 from ..formats.element_types import widened
 
@@ -143,7 +144,7 @@ def perturb(
         Each number changes by a random share of itself, at most this one.
     seed : int, default 0
         Of the signs and shares: another seed gives another perturbation, the same one the same.
-    fields : iterable of str, default None
+    fields : str or iterable of str, default None
         Globs of the arrays to change; None for all of numbers with fractions.
 
     Returns
@@ -162,7 +163,7 @@ def perturb(
     """
     change = Change(ulp, relative)
     rng = np.random.default_rng(checked_seed(seed))
-    globs = None if fields is None else [fields] if isinstance(fields, str) else list(fields)
+    globs = None if fields is None else names_given(fields, "fields")
     out, changed = perturbed_arrays(arrays, change, rng, globs)
     if not changed:
         raise TwinrunError(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
-from ..arguments import check_settings, checked_path, utf8
+from ..arguments import check_settings, checked_path, names_given, utf8
 from ..errors import Incomparable, Stale, TwinrunError, Unsupported
 from ..formats import FileContent, open_file
 from ..formats.element_types import FLOATING
@@ -384,7 +384,7 @@ def index(
         Bytes of a chunk: a power of two from 4096 to 1048576.
     digest : {'linear', 'published'}
         The kind of digest.
-    fields : iterable of str, default None
+    fields : str or iterable of str, default None
         Globs of the fields to index; None for all.
     key : str, default None
         Name or glob of the field with the IDs of particles; 'auto' takes the keys that the file formats
@@ -426,7 +426,7 @@ def index(
     After an error, the metadata of files that were indexed before remains. spec/metadata.md describes the
     layout of metadata files.
     """
-    fields = None if fields is None else list(fields)
+    fields = None if fields is None else names_given(fields, "fields")
     options = dict(options or {})
     check_settings(threads=threads, memory=memory, residue_bits=residue_bits, chunk_bytes=chunk_bytes, io=io)
     _core.check_tolerance(atol, rtol)
