@@ -6,7 +6,7 @@ import click
 
 from ..errors import one_line
 from ..words import byte_size
-from .common import SIZE, console, format_options, progress_bar, read_options
+from .common import SIZE, console, format_options, print_not_compared, progress_bar, read_options
 from .help import Verb
 
 
@@ -74,4 +74,5 @@ def index(
             f"{byte_size(facts.metadata_bytes)} ({share:.3g}%){state}",
             soft_wrap=True,
         )
+        print_not_compared(out, facts.not_compared)
     return 0

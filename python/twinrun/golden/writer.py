@@ -94,11 +94,7 @@ class _Request:
         for name, where, why in entries:
             kept = self.keeps(step, name)
             if is_chosen(name, self.fields) and kept:
-                raise Uncompared(
-                    f"{name!r} cannot be compared: {why}",
-                    where=where,
-                    fix="leave it out, by --field or a rule",
-                )
+                raise Uncompared.of(name, where, why, "leave it out, by --field or a rule")
 
     def fields_of(self, present: Opened, step: int | None) -> tuple[list[FieldRef], list[str]]:
         """The fields to keep, and globs of those that `keep` leaves out and `leave_out` does not name."""

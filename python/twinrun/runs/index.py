@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _core
 from ..arguments import check_settings, checked_path, names_given, utf8
-from ..errors import Incomparable, Stale, TwinrunError, Unsupported
+from ..errors import Incomparable, Stale, TwinrunError, Uncompared, Unsupported
 from ..formats import FileContent, open_file
 from ..formats.element_types import FLOATING
 from ..formats.folder import is_data_set, is_history, list_folder, told_format
@@ -63,6 +63,9 @@ class IndexFacts:
         Bytes of the metadata file.
     fresh : bool
         True if the metadata was written now; False if current metadata existed and was kept.
+    not_compared : tuple of str
+        What of the file cannot be compared, with the reason: names that are not UTF-8, types that are not
+        supported. It is not in the metadata, and a comparison with it is *incomparable*.
     """
 
     path: str
@@ -71,6 +74,7 @@ class IndexFacts:
     data_bytes: int
     metadata_bytes: int
     fresh: bool
+    not_compared: tuple[str, ...] = ()
 
 
 def field_plan(
@@ -278,7 +282,13 @@ def index_content(
         sum(f.size * f.itemsize for f in chosen.values()),
         facts.metadata_bytes,
         True,
+        _not_compared(content),
     )
+
+
+def _not_compared(content: FileContent) -> tuple[str, ...]:
+    """What of a file cannot be compared, in the words of a comparison."""
+    return tuple(str(Uncompared.of(name, content.path, why)) for name, why in content.skipped)
 
 
 def _keys_of(refs: Iterable[FieldRef], key: str | None, path: str) -> dict[str, str]:
@@ -345,6 +355,7 @@ def _current(content: FileContent, settings: dict) -> IndexFacts | None:
         sum(f.data_bytes for f in metadata.fields if f.name in content.fields),
         metadata.bytes,
         False,
+        _not_compared(content),
     )
 
 
