@@ -32,6 +32,7 @@ else:
 __all__ = ["IndexFacts", "build", "field_plan", "index", "index_content"]
 
 
+_MOST_UNIFORM = 1 << 40  # bytes of a field without stored elements that is indexed: 20 minutes
 _LONGEST_HOW = 1 << 16  # characters of the format and options that metadata records
 _TICK = 0.002  # seconds; the clocks of Linux's own file systems advance every 1 to 10 ms
 _MOST_TICKS = 15
@@ -243,6 +244,12 @@ def index_content(
     for f in chosen.values():
         if f.problem is not None:
             raise f.problem
+        if f.uniform and f.size * f.itemsize > _MOST_UNIFORM:
+            raise Unsupported(
+                f"field {f.name!r}: none of its {f.size} elements is stored, and metadata of so many takes more than the file",
+                where=content.path,
+                fix="leave it out, by --field: comparisons of such fields need no metadata",
+            )
     target = metadata_path(content.path)
     check_replaceable(target)
     if len(content.how) >= _LONGEST_HOW:
