@@ -12,7 +12,7 @@ from ..runs.subject import Place
 from .field import FieldComparison
 from .matching import StepMatch, at_place, labels_of_both
 from .outcome import Compared
-from .ranges import compare_part, compare_uniform, divisible, put_together
+from .ranges import compare_part, compare_stretches, compare_uniform, divisible, put_together
 from .request import Request
 from .settings import Settings
 from .shares import Piece, owners, pieces
@@ -55,7 +55,10 @@ def compare_entry(
         compare_it = compare_part
         if x.parts is not None:
             from .sums import compare_placed as compare_it  # few runs need it
-        part = compare_it(x, y, place, settings, ranges, request.progress)
+        if ranges is None and x.parts is None:
+            part = compare_stretches(x, y, place, settings, request.progress)
+        else:
+            part = compare_it(x, y, place, settings, ranges, request.progress)
         if ranges is not None:
             return Compared(piece.at, x.name, part=part, period=period)
         result = put_together([part])

@@ -28,6 +28,7 @@ __all__ = [
     "NOT_WORTH_IT",
     "FieldPart",
     "compare_part",
+    "compare_stretches",
     "compare_uniform",
     "divisible",
     "is_small",
@@ -40,6 +41,9 @@ _BUILT_BOTH = "metadata was built on the fly, as requested"
 # Lists of integers up to this length are compared as a whole where they differ: they may be IDs in
 # another order.
 _WHOLE_LIST = 1 << 26
+# Bytes of a decoded field that are compared at once. The core plans all reads before it begins: it
+# holds about 300 bytes for each MiB.
+_AT_ONCE = 1 << 36
 _SMALL = 1 << 20  # bytes of a field: reading both runs' takes less than building metadata
 NOT_WORTH_IT = "only one run had metadata, and the field is small: every element is compared"
 DIRECT = _core.NO_METADATA
@@ -244,6 +248,33 @@ def compare_part(
     found = Found(compared, readable=readable, built=built)
     seconds = time.perf_counter() - start
     return FieldPart(found, first, like, place, decision, reason, seconds, types=types_of(a, b))
+
+
+def compare_stretches(
+    a: FieldRef,
+    b: FieldRef,
+    place: Place,
+    settings: Settings,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> FieldPart:
+    """Compares a whole field, one of many terabytes stretch by stretch: only chunks that were written take
+    space in a file, and what the core holds of a field grows with its size.
+    """
+    scalars = a.items * scalars_of(a.dtype)
+    step = _AT_ONCE // a.itemsize * scalars_of(a.dtype)
+    is_decoded = any(ref.reader is not None for ref in (a, b))
+    if not is_decoded or scalars <= step or not divisible(a, b, settings):
+        return compare_part(a, b, place, settings, None, progress)
+    whole: FieldPart | None = None
+    for first in range(0, scalars, step):
+        count = min(step, scalars - first)
+        part = compare_part(a, b, place, settings, [(first, count)], progress)
+        if whole is not None:
+            found = merged([whole.found, part.found], columns_of(part.like))
+            part = replace(whole, found=found, seconds=whole.seconds + part.seconds)
+        whole = part
+    assert whole is not None
+    return whole
 
 
 def compare_uniform(a: FieldRef, b: FieldRef, place: Place, settings: Settings) -> FieldComparison | None:

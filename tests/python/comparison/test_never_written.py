@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import twinrun
+from twinrun.comparison import ranges
 from twinrun.comparison.field import FieldComparison
 from twinrun.comparison.ranges import UNIFORM
 from twinrun.runs.fields import FieldRef
@@ -154,3 +155,25 @@ def test_arrays_of_zarr_without_chunks(tmp_path, version) -> None:
     with twinrun.formats.open_file(c) as content:
         assert not content.fields["x"].uniform
     assert twinrun.compare(a, c, fields="x").fields[0].different == 600
+
+
+def test_a_few_stored_elements_among_many(tmp_path, monkeypatch) -> None:
+    """They are compared stretch by stretch, and the report is that of one comparison."""
+    rng = np.random.default_rng(3)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", (1000, 64), "f8", chunks=(50, 64), fillvalue=1)
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        x = file.create_dataset("x", (1000, 64), "f8", chunks=(50, 64), fillvalue=1)
+        x[400:420] = rng.integers(0, 3, (20, 64))
+    a, b = tmp_path / "a.h5", tmp_path / "b.h5"
+    wanted = twinrun.compare(a, b).fields[0]
+    monkeypatch.setattr(ranges, "_AT_ONCE", 1 << 16)
+    found = twinrun.compare(a, b).fields[0]
+    assert (
+        found.different > 0
+        and wanted.stages["elements"]["bytes_read"] == found.stages["elements"]["bytes_read"]
+    )
+    for field in dataclasses.fields(FieldComparison):
+        if field.name not in HOW:
+            x, y = getattr(found, field.name), getattr(wanted, field.name)
+            assert x == (pytest.approx(y, rel=1e-12) if field.name.startswith("rms") else y), field.name
