@@ -7,6 +7,7 @@ from __future__ import annotations
 import operator
 import os
 import re
+from collections.abc import Iterable
 
 from . import _core
 from .errors import FormatError, TwinrunError, Unsupported
@@ -17,8 +18,10 @@ __all__ = [
     "check_settings",
     "checked_path",
     "chosen_devices",
+    "names_given",
     "own_folder",
     "own_source",
+    "paths_given",
     "step_number",
     "utf8",
 ]
@@ -81,6 +84,29 @@ def chosen_devices(device: object) -> tuple[str, list[int]]:
         if found.devices[number].reason:
             raise Unsupported(f"cuda:{number} cannot be used: {found.devices[number].reason}")
     return "cuda", list(dict.fromkeys(numbers))
+
+
+def names_given(given: str | Iterable[str], what: str) -> list[str]:
+    """The names or globs that a caller gave: one text is a list of one, and not its letters.
+
+    what: the parameter, for messages. Raises TwinrunError for what is no text.
+    """
+    if isinstance(given, str):
+        return [given]
+    if isinstance(given, (bytes, bytearray)) or not isinstance(given, Iterable):
+        raise TwinrunError(f"{what} must be a text or a list of texts, not {given!r:.60}")
+    names = list(given)
+    for name in names:
+        if not isinstance(name, str):
+            raise TwinrunError(f"{what} must be a text or a list of texts: {name!r:.60} is no text")
+    return names
+
+
+def paths_given(
+    given: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+) -> list[str | os.PathLike[str]]:
+    """The paths that a caller gave: one path is a list of one, and not its letters."""
+    return [given] if isinstance(given, (str, os.PathLike)) else list(given)
 
 
 def tolerance_number(name: str, value: object) -> float:

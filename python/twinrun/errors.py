@@ -268,6 +268,11 @@ class Uncompared(Unmatched):
     `compare(..., common=True)` leaves it out and notes it, as it does with what only one run has.
     """
 
+    @classmethod
+    def of(cls, name: str, where: str, why: str, fix: str | None = None) -> Uncompared:
+        """The words of all verbs for it: comparisons, golden checks, indexing and showing."""
+        return cls(f"{name!r} cannot be compared: {why}", where=where, fix=fix)
+
 
 class Stale(TwinrunError):
     """Metadata is older than the data that it describes.

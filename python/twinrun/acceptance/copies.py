@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from .. import _core
-from ..arguments import any_path
+from ..arguments import any_path, names_given, paths_given
 from ..capture.run import RankRun, Run
 from ..errors import DamagedFile, FormatError, Incomparable, MissingFile, TwinrunError, Unsupported
 from ..formats import Field, detect, open_file
@@ -103,7 +103,7 @@ def perturb_copies(
 
     Parameters
     ----------
-    sources : iterable of paths
+    sources : path or iterable of paths
         Files of formats that twinrun reads, texts (with `match`), or one history. They are only read.
     folder : path
         Where members are written.
@@ -113,7 +113,7 @@ def perturb_copies(
         By how much numbers change; see `perturb`.
     seed : int, default 0
         Of the first member; the others follow.
-    fields : iterable of str, default None
+    fields : str or iterable of str, default None
         Globs of the fields to change.
     match : str, default None
         A regular expression for texts; each of its groups is a number to change. ^ and $ are ends of lines.
@@ -135,12 +135,12 @@ def perturb_copies(
         A file holds numbers that cannot be changed in place.
     """
     change, first = Change(ulp, relative), checked_seed(seed)
-    paths = [any_path(source) for source in sources]
+    paths = [any_path(source) for source in paths_given(sources)]
     if not paths:
         raise TwinrunError("no input file", fix="name the files to be perturbed")
     if isinstance(members, bool) or not isinstance(members, int) or not 1 <= members <= _MOST_MEMBERS:
         raise TwinrunError(f"members must be from 1 to {_MOST_MEMBERS}, not {members!r}")
-    globs = None if fields is None else [fields] if isinstance(fields, str) else list(fields)
+    globs = None if fields is None else names_given(fields, "fields")
     pattern = None if match is None else _pattern(match)
     _check_sources(paths, step)
     out = any_path(folder)

@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
+from ..arguments import names_given
 from ..errors import TwinrunError
 from ..formats.element_types import widened
 
@@ -143,7 +144,7 @@ def perturb(
         Each number changes by a random share of itself, at most this one.
     seed : int, default 0
         Of the signs and shares: another seed gives another perturbation, the same one the same.
-    fields : iterable of str, default None
+    fields : str or iterable of str, default None
         Globs of the arrays to change; None for all of numbers with fractions.
 
     Returns
@@ -158,11 +159,12 @@ def perturb(
 
     Notes
     -----
-    Zeros, NaN and infinities stay. Signs are never changed, and no number becomes 0 or infinite.
+    Zeros, NaN and infinities stay. Signs are never changed, and no number becomes 0 or infinite. Masks of
+    masked arrays stay.
     """
     change = Change(ulp, relative)
     rng = np.random.default_rng(checked_seed(seed))
-    globs = None if fields is None else [fields] if isinstance(fields, str) else list(fields)
+    globs = None if fields is None else names_given(fields, "fields")
     out, changed = perturbed_arrays(arrays, change, rng, globs)
     if not changed:
         raise TwinrunError(
@@ -180,15 +182,21 @@ def perturbed_arrays(
     out: dict[str, np.ndarray] = {}
     changed = 0
     for name, given in arrays.items():
-        array = np.asarray(given)
+        whole = np.asanyarray(given)  # an object may give numpy a masked array
+        array, mask = np.asarray(whole), np.ma.getmask(whole)
         chosen = globs is None or any(fnmatchcase(name, glob) for glob in globs)
         if not chosen or array.dtype.kind not in "fc":
             if chosen and globs is not None and name in globs:
                 raise TwinrunError(f"{name!r} is {array.dtype}: only numbers with fractions are perturbed")
             out[name] = given
             continue
-        out[name] = _of_array(name, array, change, rng)
-        changed += changed_numbers(out[name], array)
+        made = _of_array(name, array, change, rng)
+        if isinstance(whole, np.ma.MaskedArray):
+            out[name] = np.ma.array(made, mask=mask.copy(), fill_value=whole.fill_value)
+            changed += changed_numbers(made[~mask], array[~mask])
+        else:
+            out[name] = made
+            changed += changed_numbers(made, array)
     return out, changed
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ..arguments import names_given
 from ..comparison.tolerances import missing_steps, parse_steps
 from ..errors import Incomparable, MissingPackage, TwinrunError, one_line
 from ..words import counted, number
@@ -87,8 +89,8 @@ def accept(
     references : iterable of runs
         Runs that are right: at least three, each as `compare` takes it. They must vary as new runs may: by
         perturbations of their input (`perturb`), by seeds, by orders of summation.
-    new : iterable of runs
-        The runs to be judged, all made in the same way.
+    new : run or iterable of runs
+        The runs to be judged, all made in the same way. A path or a mapping is one run.
     confidence : float, default 0.95
         1 - confidence is the rate of false alarms of the test of distributions.
     growth : float, default 10
@@ -97,7 +99,7 @@ def accept(
     spread : float, default 0.05
         Differences count as settled from this share of a field's own variation on, and from half of
         their largest.
-    fields, leave_out : iterable of str
+    fields, leave_out : str or iterable of str
         Globs of the fields to test, and of those to leave out; default: all fields.
     steps : str, default None
         The steps to test: '10,20' or '100:200', both ends included.
@@ -135,7 +137,7 @@ def accept(
     The test of distributions assumes only that the runs are exchangeable if the new runs are right. See
     docs/reference/acceptance.md for what it finds and what it misses.
     """
-    given, judged = list(references), list(new)
+    given, judged = _listed(references), _listed(new)
     settings = Settings(confidence, growth, spread, permutations, seed)
     _check_packages()
     if len(given) < 3:
@@ -150,8 +152,8 @@ def accept(
         given,
         judged,
         steps=chosen_steps,
-        fields=None if fields is None else _listed(fields),
-        leave_out=_listed(leave_out),
+        fields=None if fields is None else names_given(fields, "fields"),
+        leave_out=names_given(leave_out, "leave_out"),
         key=key,
         memory=memory,
         options=options,
@@ -178,8 +180,11 @@ def _check_packages() -> None:
         raise MissingPackage.of("scipy", "twinrun[ensemble]") from None
 
 
-def _listed(globs: Iterable[str]) -> list[str]:
-    return [globs] if isinstance(globs, str) else list(globs)
+def _listed(runs: object) -> list[object]:
+    """The runs that a caller gave: a path, or a mapping of arrays, is one run."""
+    if isinstance(runs, (str, os.PathLike, Mapping)):
+        return [runs]
+    return list(runs)  # type: ignore[call-overload]
 
 
 def _samples(members: Members, progress: Callable[[str, int, int], None] | None) -> list[Sample]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 from .. import _core
-from ..arguments import checked_path, utf8
+from ..arguments import checked_path, names_given, utf8
 from ..errors import MissingFile, TwinrunError
 
 __all__ = [
@@ -358,7 +358,7 @@ def plan_aggregation(
         Nodes that share a file; 0 for one file.
     block : int, default 4096
         Partitions begin at multiples of this many bytes.
-    placements : iterable of str, default all
+    placements : str or iterable of str, default all
         The placements to plan: 'cost', 'rank', 'bridge', 'random', 'worst'.
     seed : int, default 1
         For 'random', and for random volumes.
@@ -414,7 +414,7 @@ def plan_aggregation(
         layout,
         items,
         _within("block", block, 1, 1 << 40),
-        list(placements),
+        names_given(placements, "placements"),
         seed,
     )
     return _plan_of(made, ranks_per_node, layout)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import _core
-from ..arguments import check_settings, checked_path, own_folder, step_number
+from ..arguments import check_settings, checked_path, names_given, own_folder, step_number
 from ..errors import Incomparable, StepLost, TwinrunError
 from ..formats.element_types import storage_dtype, unit_of
 from ..formats.labels import label_told, labels_told
@@ -540,7 +540,7 @@ class Run:
         ----------
         step : int
             A committed step.
-        names : iterable of str, default None
+        names : str or iterable of str, default None
             The fields to read; None for all.
 
         Returns
@@ -559,11 +559,12 @@ class Run:
             The run is closed, or the step has no field of a name.
         """
         session, number = self._stored(step)
+        wanted = None if names is None else names_given(names, "names")
         entries: list[_core.CapturedField] = []
         arrays: dict[str, np.ndarray] = {}
-        for name, stored in session.stored_fields(number, None if names is None else list(names)).items():
+        for name, stored in session.stored_fields(number, wanted).items():
             told = label_told(name, stored.shape)
-            if names is None and told is not None:  # a label, which the caller did not capture
+            if wanted is None and told is not None:  # a label, which the caller did not capture
                 continue
             arrays[name] = self._empty(stored)
             entries.append(_into(name, stored, arrays[name]))

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
@@ -26,6 +26,7 @@ __all__ = [
     "device_options",
     "format_options",
     "over_ranks",
+    "print_not_compared",
     "progress_bar",
     "read_options",
     "say_without_effect",
@@ -67,6 +68,7 @@ EXIT_STATUS = {"same": 0, "different": 1, "incomparable": 2}  # of a verdict
 
 SIZE = Size()
 THREADS = click.IntRange(0, 4096)
+_MOST_PROBLEMS = 10  # that are printed of one file
 
 
 def console(stderr: bool = False) -> Console:
@@ -79,6 +81,14 @@ def console(stderr: bool = False) -> Console:
             raise BrokenPipeError
 
     return Plain(stderr=stderr, highlight=False, emoji=False, markup=False)
+
+
+def print_not_compared(out: Console, problems: Sequence[str]) -> None:
+    """What a file holds and no comparison can compare, as `twinrun compare` says it."""
+    for problem in problems[:_MOST_PROBLEMS]:
+        out.print(one_line(f"not compared: {problem}"), style="red", soft_wrap=True)
+    if len(problems) > _MOST_PROBLEMS:
+        out.print(f"not compared: {len(problems) - _MOST_PROBLEMS} more", style="red")
 
 
 def read_options(verb: Callable, ways: tuple[str, ...] = ("auto", "uring", "pread")) -> Callable:

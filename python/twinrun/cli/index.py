@@ -6,7 +6,15 @@ import click
 
 from ..errors import one_line
 from ..words import byte_size, counted, whole_percent
-from .common import SIZE, console, format_options, progress_bar, read_options, say_without_effect
+from .common import (
+    SIZE,
+    console,
+    format_options,
+    print_not_compared,
+    progress_bar,
+    read_options,
+    say_without_effect,
+)
 from .help import Verb
 
 
@@ -75,4 +83,5 @@ def index(
             f"{byte_size(facts.metadata_bytes)} ({share}){state}",
             soft_wrap=True,
         )
+        print_not_compared(out, facts.not_compared)
     return 0

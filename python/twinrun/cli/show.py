@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from .. import _core
-from ..errors import one_line
+from ..errors import Uncompared, one_line
 from ..words import byte_size
-from .common import console, format_options
+from .common import console, format_options, print_not_compared
 from .help import Verb
 
 if TYPE_CHECKING:
@@ -179,6 +179,8 @@ def show(
             soft_wrap=True,
         )
         out.print(table)
+        lost = [*subject.skipped, *fields.skipped]
+    print_not_compared(out, [str(Uncompared.of(*one)) for one in lost])
     provenance = read_provenance(subject.provenance)
     if provenance is not None:
         print_provenance(out, provenance)

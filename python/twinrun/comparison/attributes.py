@@ -245,11 +245,8 @@ def uncompared(
         for name, where, why in skipped:
             if not wanted(name):
                 continue
-            problem = Uncompared(
-                f"{name!r} cannot be compared: {why}",
-                where=where,
-                fix="leave it out with a rule (skip), with --leave-out or --common",
-            )
+            fix = "leave it out with a rule (skip), with --leave-out or --common"
+            problem = Uncompared.of(name, where, why, fix)
             yield None if (name, why) in said else problem
             said.add((name, why))
 

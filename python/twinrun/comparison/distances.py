@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..arguments import names_given
 from ..errors import Incomparable, TwinrunError
 from ..words import counted, number
 from .field import FieldComparison
@@ -250,7 +251,7 @@ def compare_distances(
         compared by the numbers that they hold.
     factor : float, default 1
         The new run is farther where its distance is more than this many times that of the old one.
-    fields : iterable of str, default None
+    fields : str or iterable of str, default None
         Globs of the fields to compare; None for all.
     steps, ranks : str, default None
         The steps and ranks to compare: '10,20' or '100:200'.
@@ -260,7 +261,7 @@ def compare_distances(
         How steps are matched.
     common : bool, default False
         True: steps and fields that only some of the runs have are left out and noted.
-    leave_out : iterable of str, default ()
+    leave_out : str or iterable of str, default ()
         Globs of fields and files that are not compared.
     options : dict or CompareOptions, default None
         Options of the file formats.
@@ -289,6 +290,8 @@ def compare_distances(
     """
     if not (math.isfinite(factor) and factor > 0):
         raise TwinrunError(f"factor must be a positive number, not {factor!r}")
+    globs = None if fields is None else names_given(fields, "fields")
+    without = names_given(leave_out, "leave_out")  # read once: it may be a generator
     found = [
         compare(
             reference,
@@ -298,13 +301,13 @@ def compare_distances(
             method="direct",
             use_metadata=False,
             partial=True,
-            fields=None if fields is None else list(fields),
+            fields=globs,
             steps=steps,
             ranks=ranks,
             key=key,
             align=align,
             common=common,
-            leave_out=leave_out,
+            leave_out=without,
             options=options,
             progress=progress,
             **reading,

@@ -12,7 +12,7 @@ from ..runs.subject import Place
 from .field import FieldComparison
 from .matching import StepMatch, at_place, labels_of_both
 from .outcome import Compared
-from .ranges import compare_part, divisible, put_together
+from .ranges import compare_part, compare_stretches, compare_uniform, divisible, put_together
 from .request import Request
 from .settings import Settings
 from .shares import Piece, owners, pieces
@@ -49,11 +49,16 @@ def compare_entry(
     scalars = scalars_of(x.dtype)
     period = settings.period(x, y, place[0])
     try:
+        if x.parts is None and (uniform := compare_uniform(x, y, place, settings)) is not None:
+            return Compared(piece.at, x.name, result=uniform, period=period)
         ranges = piece.ranges(x.items, x.itemsize, scalars)
         compare_it = compare_part
         if x.parts is not None:
             from .sums import compare_placed as compare_it  # few runs need it
-        part = compare_it(x, y, place, settings, ranges, request.progress)
+        if ranges is None and x.parts is None:
+            part = compare_stretches(x, y, place, settings, request.progress)
+        else:
+            part = compare_it(x, y, place, settings, ranges, request.progress)
         if ranges is not None:
             return Compared(piece.at, x.name, part=part, period=period)
         result = put_together([part])

@@ -23,7 +23,17 @@ from .settings import Decision, Settings
 if TYPE_CHECKING:
     from ..runs.parts import Box
 
-__all__ = ["DIRECT", "NOT_WORTH_IT", "FieldPart", "compare_part", "divisible", "is_small", "put_together"]
+__all__ = [
+    "DIRECT",
+    "NOT_WORTH_IT",
+    "FieldPart",
+    "compare_part",
+    "compare_stretches",
+    "compare_uniform",
+    "divisible",
+    "is_small",
+    "put_together",
+]
 
 # Why metadata is built for one side: it reads one run's data, where a direct comparison reads both.
 _BUILT = "only one run had metadata: the other's was built on the fly, reading one run's data instead of both"
@@ -31,10 +41,14 @@ _BUILT_BOTH = "metadata was built on the fly, as requested"
 # Lists of integers up to this length are compared as a whole where they differ: they may be IDs in
 # another order.
 _WHOLE_LIST = 1 << 26
+# Bytes of a decoded field that are compared at once. The core plans all reads before it begins: it
+# holds about 300 bytes for each MiB.
+_AT_ONCE = 1 << 36
 _SMALL = 1 << 20  # bytes of a field: reading both runs' takes less than building metadata
 NOT_WORTH_IT = "only one run had metadata, and the field is small: every element is compared"
 DIRECT = _core.NO_METADATA
 TWO_TYPES = "numbers of two types: every element is compared"
+UNIFORM = "neither run has stored an element: all are the fill value, and one was compared"
 
 
 @dataclass(frozen=True)
@@ -166,6 +180,8 @@ def divisible(a: FieldRef, b: FieldRef, settings: Settings) -> bool:
 
     They cannot where metadata must be built first, or where elements are decoded one after another.
     """
+    if a.is_uniform and b.is_uniform:  # one element is compared
+        return False
     have = [ref.metadata is not None for ref in (a, b)]
     builds = settings.method in ("staged", "published") or (settings.method == "auto" and any(have))
     if builds and not all(have):
@@ -232,6 +248,83 @@ def compare_part(
     found = Found(compared, readable=readable, built=built)
     seconds = time.perf_counter() - start
     return FieldPart(found, first, like, place, decision, reason, seconds, types=types_of(a, b))
+
+
+def compare_stretches(
+    a: FieldRef,
+    b: FieldRef,
+    place: Place,
+    settings: Settings,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> FieldPart:
+    """Compares a whole field, one of many terabytes stretch by stretch: only chunks that were written take
+    space in a file, and what the core holds of a field grows with its size.
+    """
+    scalars = a.items * scalars_of(a.dtype)
+    step = _AT_ONCE // a.itemsize * scalars_of(a.dtype)
+    is_decoded = any(ref.reader is not None for ref in (a, b))
+    if not is_decoded or scalars <= step or not divisible(a, b, settings):
+        return compare_part(a, b, place, settings, None, progress)
+    whole: FieldPart | None = None
+    for first in range(0, scalars, step):
+        count = min(step, scalars - first)
+        part = compare_part(a, b, place, settings, [(first, count)], progress)
+        if whole is not None:
+            found = merged([whole.found, part.found], columns_of(part.like))
+            part = replace(whole, found=found, seconds=whole.seconds + part.seconds)
+        whole = part
+    assert whole is not None
+    return whole
+
+
+def compare_uniform(a: FieldRef, b: FieldRef, place: Place, settings: Settings) -> FieldComparison | None:
+    """Compares a field of which neither run has stored an element, by one element: counts are those of all.
+
+    None where the elements of one side were stored, or elements of one value are not all alike because their
+    components lie on circles of several lengths. Stages say what was read.
+    """
+    if not (a.is_uniform and b.is_uniform) or a.dtype != b.dtype or not a.items:
+        return None
+    start = time.perf_counter()
+    decision = settings.decision(a, b, place[0])
+    if len(set(decision.period)) > 1:
+        return None
+    ones = [replace(ref, shape=(), fortran_order=False, place=None) for ref in (a, b)]
+    try:
+        compared = _core.compare(
+            _core.FieldSide(ones[0].source(), None, 0),
+            _core.FieldSide(ones[1].source(), None, 0),
+            decision.rule(),
+            replace(settings, method="direct").options(),
+        )
+    except TwinrunError as e:
+        raise type(e)(f"{place_text(place)}: field {a.name!r}: {e}") from None
+    kind = a.kind or b.kind
+    readable = None if kind is None else _readable(compared, *ones)
+    like = replace(ones[0], kind=kind)
+    one = facts_of(Found(compared, readable=readable), like, place, decision, UNIFORM, 0.0)
+    begin = (0,) * len(a.shape)
+    index_of = lambda index: None if index is None else (*begin, *index)  # noqa: E731
+    count = a.items
+    made = replace(
+        one,
+        shape=a.user_shape,
+        elements=one.elements * count,
+        bytes=one.bytes * count,
+        different=one.different * count,
+        infinite=one.infinite * count,
+        first_index=index_of(one.first_index),
+        max_abs_index=index_of(one.max_abs_index),
+        max_rel_index=index_of(one.max_rel_index),
+        histogram=[n * count for n in one.histogram],
+        histogram_different=[n * count for n in one.histogram_different],
+        elements_read=one.elements_read * count,
+        types=types_of(a, b),
+        seconds=time.perf_counter() - start,
+    )
+    if a.place is not None and a.user_place == b.user_place and a.place[0] != a.shape:
+        made.global_shape, made.global_offset = a.user_place  # type: ignore[misc]
+    return made
 
 
 def _sides(a: FieldRef, b: FieldRef, place: Place, settings: Settings) -> tuple[list[_Side], str]:

@@ -132,6 +132,8 @@ class Rule:
     _chosen: Callable[[int | None], bool] | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        if isinstance(self.fields, str):  # a list of one, and not its letters
+            object.__setattr__(self, "fields", (self.fields,))
         if self.steps is not None:  # parsed once, not for each field
             object.__setattr__(self, "_chosen", parse_steps(self.steps))
 

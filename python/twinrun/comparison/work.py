@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
-from ..arguments import check_settings, chosen_devices, tolerance_number
+from ..arguments import check_settings, chosen_devices, names_given, tolerance_number
 from ..errors import Incomparable, TwinrunError, Unsupported
 from ..runs.opening import open_subject, without_effect
 from ..runs.subject import Place, Subject
@@ -137,7 +137,7 @@ def compare(
     method : {'auto', 'staged', 'direct', 'published'}
         'staged' works on metadata first (tree, sketch, elements), 'direct' reads every element, 'published'
         is the method of the paper. All give the same differences.
-    fields : iterable of str, default None
+    fields : str or iterable of str, default None
         Globs of the fields to compare; None for all.
     steps, ranks : str, default None
         The steps and ranks to compare: '10,20' or '100:200', both ends included.
@@ -178,9 +178,9 @@ def compare(
         MPIPoolExecutor, Dask's `client.get_executor()` and others. Workers open both paths themselves. Arrays
         are compared by this process. `threads` then counts for each worker, and 0 is one thread; `memory` is
         divided by the number of workers (docs/reference/scaling.md).
-    leave_out : iterable of str, default ()
+    leave_out : str or iterable of str, default ()
         Globs of fields and files that are not compared.
-    ignore_attributes : iterable of str, default ()
+    ignore_attributes : str or iterable of str, default ()
         Globs of attributes that may differ, over `path@name`. A name alone is that attribute of anything.
     wait : bool, default True
         False: where all arrays are tensors of PyTorch on GPUs, this returns as soon as the GPUs
@@ -271,11 +271,13 @@ def compare(
         ulps=ulp,
         equal_nan=equal_nan,
         integers=tolerate_integers,
-        tolerances=_rules(tolerances).with_left_out(_globs(leave_out), _globs(ignore_attributes)),
+        tolerances=_rules(tolerances).with_left_out(
+            names_given(leave_out, "leave_out"), names_given(ignore_attributes, "ignore_attributes")
+        ),
         periods=periods_of(period),
         by_values=types == "values",
     )
-    globs = None if fields is None else list(fields)
+    globs = None if fields is None else names_given(fields, "fields")
     chosen_steps = None if steps is None else parse_steps(steps)
     chosen_ranks = None if ranks is None else parse_steps(ranks, "ranks")
     renames = (*renames_of(rename), *settings.tolerances.renames)
@@ -486,7 +488,3 @@ def _unknown(subject: Subject, wanted: Selection) -> Set[Place]:
     """Places that are dropped: all their files are unknown and not selected."""
     asked_for = [name for name in subject.unknown_names if wanted(name)]
     return frozenset() if asked_for else subject.unknown
-
-
-def _globs(given: str | Iterable[str]) -> list[str]:
-    return [given] if isinstance(given, str) else list(given)

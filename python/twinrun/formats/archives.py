@@ -21,7 +21,16 @@ from ..errors import DamagedFile, FormatError, Unsupported
 from .files import open_regular, read_exact, reading
 from .layout import Decoded, Stored
 
-__all__ = ["LOCAL_HEADER", "Archive", "MemberStream", "Pieces", "first_member", "member_offset"]
+__all__ = [
+    "LOCAL_HEADER",
+    "Archive",
+    "MemberStream",
+    "Pieces",
+    "StoredMember",
+    "first_member",
+    "member_offset",
+    "wrong_checksum",
+]
 
 LOCAL_HEADER = struct.Struct("<4s5H3I2H")
 _ENCRYPTED = 0x1
@@ -240,9 +249,53 @@ class MemberStream:
         if len(piece) == _PIECE and self._summed < self._info.file_size:
             return
         if self._summed != self._info.file_size or self._sum != self._info.CRC:
-            name = self._info.filename
-            self._problem = f"member {name!r}: its checksum or its length is wrong"
-            raise DamagedFile(self._problem, where=self._path)
+            error = wrong_checksum(self._info, self._path)
+            self._problem = error.what
+            raise error
+
+
+def wrong_checksum(info: zipfile.ZipInfo, path: str) -> DamagedFile:
+    """The error for a member whose bytes are not those that were written."""
+    return DamagedFile(f"member {info.filename!r}: its checksum or its length is wrong", where=path)
+
+
+class StoredMember:
+    """The bytes of a member that is not compressed. Reads in order from the start to the end check its
+    checksum; parts alone cannot. Thread-safe; the file is opened for each read.
+    """
+
+    def __init__(self, path: str, info: zipfile.ZipInfo, offset: int) -> None:
+        """offset: of the member's bytes in the file."""
+        self._path, self._info, self._begin = path, info, offset
+        self._what = f"member {info.filename!r}"
+        self._lock = threading.Lock()
+        # Number of bytes from the start in the checksum, and the checksum.
+        self._summed = self._sum = 0
+
+    def read(self, offset: int, count: int) -> bytes:
+        """`count` bytes from `offset`. Raises DamagedFile at the end of a member with a wrong checksum."""
+        file, _ = open_regular(self._path)
+        with file:
+            part = read_exact(file, self._begin + offset, count, self._path, self._what)
+        with self._lock:
+            if offset == 0:
+                self._summed = self._sum = 0
+            if offset == self._summed:
+                self._summed, self._sum = offset + count, zlib.crc32(part, self._sum)
+                if self._summed == self._info.file_size and self._sum != self._info.CRC:
+                    raise wrong_checksum(self._info, self._path)
+        return part
+
+    def check(self) -> DamagedFile | None:
+        """Reads all of it: the error where its checksum is wrong."""
+        total, at = 0, 0
+        file, _ = open_regular(self._path)
+        with file:
+            while at < self._info.file_size:
+                count = min(_PIECE, self._info.file_size - at)
+                part = read_exact(file, self._begin + at, count, self._path, self._what)
+                total, at = zlib.crc32(part, total), at + count
+        return None if total == self._info.CRC else wrong_checksum(self._info, self._path)
 
 
 def member_offset(file: BinaryIO, size: int, info: zipfile.ZipInfo, path: str, base: int = 0) -> int:
@@ -355,7 +408,10 @@ class Archive:
         if size > longest:
             raise Unsupported(f"member {name!r} has {size} bytes, more than {longest}", where=self.path)
         if isinstance(source, Stored):
-            return read_exact(self._file, source.offset, size, self.path, f"member {name!r}")
+            found = read_exact(self._file, source.offset, size, self.path, f"member {name!r}")
+            if zlib.crc32(found) != self.members[name].CRC:
+                raise wrong_checksum(self.members[name], self.path)
+            return found
         return bytes(source.read_bytes(0, size))  # type: ignore[call-overload]
 
     def close(self) -> None:

@@ -219,7 +219,16 @@ BUILT_IN = (
         options=frozenset({"attributes"}),
     ),
     _entry("npy", "npy", "NumPy array", suffixes=(".npy",), magic=(b"\x93NUMPY",), one_array=True),
-    _entry("npz", "npz", "NumPy archive", "sniff", likely=_zipped, suffixes=(".npz",)),
+    _entry(
+        "npz",
+        "npz",
+        "NumPy archive",
+        "sniff",
+        likely=_zipped,
+        suffixes=(".npz",),
+        options=frozenset({"verify"}),
+        aside=frozenset({"verify"}),
+    ),
     _entry("opaque", "bytes", "a file of any kind, as bytes", one_array=True, order=200),
     _entry(
         "pytorch",

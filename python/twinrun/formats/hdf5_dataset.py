@@ -28,7 +28,7 @@ from .hdf5_types import (
     type_text,
 )
 from .layout import Decoded, Stored, array_fields
-from .model import Field, checked_shape, decoded, unreadable
+from .model import Field, checked_shape, decoded, repeated, unreadable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -144,8 +144,13 @@ class Dataset:
             with reading(self.path, f"dataset {label!r}"), walker.cache.lock:
                 return walker.shown(elements.rows(tuple(slice(int(i), int(i) + 1) for i in index))[0])
 
-        read = decoded(label, "u64", math.prod(self.shape), self.path, reader.read)
-        return Field(label, "u64", "little", self.shape, read=read, kind=kind, tell=tell)
+        uniform = self.never_written()
+        read_any = repeated(reader.read) if uniform else reader.read
+        read = decoded(label, "u64", math.prod(self.shape), self.path, read_any)
+        return Field(
+            label, "u64", "little", self.shape, read=read, kind=kind, tell=tell, uniform=uniform,
+            reads_anywhere=uniform,
+        )  # fmt: skip
 
     def problem(self) -> FormatError | None:
         """Why the dataset cannot be read, None if it can: a missing filter, external file or virtual
@@ -219,6 +224,17 @@ class Dataset:
             raise DamagedFile(message, where=self.path)
         return Stored(self.path, offset)
 
+    def never_written(self) -> bool:
+        """Whether HDF5 has allocated no space for elements, so that all have the fill value."""
+        h5d = self.h5py.h5d
+        return (
+            self.plist.get_layout() in (h5d.CONTIGUOUS, h5d.CHUNKED)
+            and not self.plist.get_external_count()
+            and self.plist.fill_value_defined() != h5d.FILL_VALUE_UNDEFINED
+            and self.dataset.id.get_space_status() == h5d.SPACE_STATUS_NOT_ALLOCATED
+            and self.dataset.id.get_storage_size() == 0
+        )
+
     def external(self, needed: int) -> Stored | Decoded:
         """Where elements in external files lie: one piece of a file, or a function that joins several
         pieces."""
@@ -280,7 +296,10 @@ class Dataset:
             reader = self.reader(
                 members, known[0], shape, (chunks or (1,) * len(self.shape)) + inner, len(inner)
             )
-            read = decoded(label, known[0], math.prod(shape), self.path, reader.read)
+            # The members of an element's array may have several fill values.
+            uniform = math.prod(inner) == 1 and self.never_written()
+            read_any = repeated(reader.read) if uniform else reader.read
+            read = decoded(label, known[0], math.prod(shape), self.path, read_any)
             fields.append(
                 Field(
                     label,
@@ -289,7 +308,8 @@ class Dataset:
                     shape,
                     read=read,
                     unit=unit_of(leaf),
-                    reads_anywhere=reader.reads_anywhere,
+                    reads_anywhere=uniform or reader.reads_anywhere,
+                    uniform=uniform,
                 )
             )
         return fields, skipped

@@ -37,6 +37,7 @@ __all__ = [
     "flag",
     "header_field",
     "label_field",
+    "repeated",
     "summary_fields",
     "unreadable",
 ]
@@ -181,6 +182,9 @@ class Field:
     told_shape : tuple of int or None
         The shape that the file gives for elements of one byte whose type the core does not have, where
         `shape` is that of their bytes.
+    uniform : bool
+        True if no element is stored, so that all of them are what `read(0, 1)` gives: the fill value. Two
+        such fields are compared by one element, however many they have.
     size : int
         Number of elements.
     itemsize : int
@@ -208,10 +212,13 @@ class Field:
     kind: str | None = None
     tell: Callable[[int], str] | None = None
     told_shape: tuple[int, ...] | None = None
+    uniform: bool = False
 
     def __post_init__(self) -> None:
         if (self.extents is None) == (self.read is None):
             raise ValueError(f"field {self.name!r}: exactly one of extents and read must be set")
+        if self.uniform and self.read is None:
+            raise ValueError(f"field {self.name!r}: elements that are not stored have no extents")
         if self.dtype not in ITEMSIZE or self.byte_order not in ("little", "big"):
             raise ValueError(f"field {self.name!r}: type {self.dtype!r}, byte order {self.byte_order!r}")
         if self.extents is not None and sum(e.count for e in self.extents) != self.size:
@@ -326,6 +333,18 @@ def decoded(name: str, dtype: str, size: int, where: str, read: Reader) -> Reade
         return result
 
     return checked
+
+
+def repeated(read: Reader) -> Reader:
+    """A reader of a field without stored elements: the first one, which `read` gives, as often as asked for.
+
+    Libraries of formats take longer for each of them, and may hold their own copy of all.
+    """
+
+    def same(first: int, count: int) -> np.ndarray:
+        return np.repeat(read(0, 1), count)
+
+    return same
 
 
 def header_field(name: str, values: Iterable[float], where: str) -> Field:

@@ -2,6 +2,10 @@
 
 Stored members are read by offset, compressed ones are decoded by `archives`. Members that are not arrays, and
 pickled objects, are compared as bytes.
+
+The checksum of a member (CRC-32) is checked where Python reads all of it: compressed members and stored
+texts. The core reads stored numbers in place, many parts at once and often not all: a second pass over the
+data would take longer than comparing it. The option `verify` asks for it.
 """
 
 from __future__ import annotations
@@ -11,15 +15,20 @@ import zipfile
 from typing import BinaryIO
 
 from ..errors import DamagedFile
-from .archives import MemberStream, Pieces, check_sizes, first_member, member_offset
+from .archives import MemberStream, Pieces, StoredMember, check_sizes, first_member, member_offset
+from .element_types import dtype_of
 from .files import open_regular, read_exact, reading
 from .layout import Decoded, Stored, array_fields, bytes_field, say_type
-from .model import FileContent, Format
+from .model import FileContent, Format, flag, unreadable
 from .npy import PICKLED, parse_header
 
 
-def open_npz(path: str) -> FileContent:
-    """Opens a .npz file. Its fields have the names of the members, without .npy."""
+def open_npz(path: str, verify: object = False) -> FileContent:
+    """Opens a .npz file. Its fields have the names of the members, without .npy.
+
+    verify: also check the checksum of every stored member, which reads the whole file.
+    """
+    verify = flag(verify, "verify", path)
     file, size = open_regular(path)
     content = FileContent(path, "npz")
     keep_open = False
@@ -34,11 +43,12 @@ def open_npz(path: str) -> FileContent:
                 if name in names:
                     raise DamagedFile(f"two members are named {name!r}", where=path)
                 names.add(name)
-                if not name.endswith(".npy"):
-                    # Entries of folders too, because NumPy lists them.
-                    keep_open |= _add_bytes(content, archive, info, file, size, pieces)
-                    continue
-                keep_open |= _add_member(content, archive, info, file, size, pieces)
+                known = set(content.fields)
+                # Entries of folders too, because NumPy lists them.
+                add = _add_member if name.endswith(".npy") else _add_bytes
+                keep_open |= add(content, archive, info, file, size, pieces)
+                if verify and info.compress_type == zipfile.ZIP_STORED:
+                    _verify(content, info, member_offset(file, size, info, path), known)
     except BaseException:
         if archive is not None:
             archive.close()
@@ -84,7 +94,21 @@ def _add_member(
     def read_array(at: int, count: int) -> bytearray:
         return stream.read(header.bytes_before + at, count)
 
-    source = Stored(path, offset + header.bytes_before) if stored else Decoded(path, read_array)
+    source: Stored | Decoded
+    if not stored:
+        source = Decoded(path, read_array)
+    elif header.dtype.names is None and not header.dtype.hasobject and dtype_of(header.dtype.base) is None:
+        member = StoredMember(path, info, offset)  # texts, which Python reads
+        first = header.bytes_before
+
+        def read_texts(at: int, count: int) -> bytes:
+            if at == 0:  # the checksum is of the head, too
+                return member.read(0, first + count)[first:]
+            return member.read(first + at, count)
+
+        source = Decoded(path, read_texts)
+    else:
+        source = Stored(path, offset + header.bytes_before)
     name = info.filename.removesuffix(".npy")
     if header.dtype.hasobject:
         content.add(bytes_field(name, source, left, PICKLED))
@@ -115,9 +139,31 @@ def _add_bytes(
     return not stored
 
 
+def _verify(content: FileContent, info: zipfile.ZipInfo, offset: int, known: set[str]) -> None:
+    """Makes the fields of a stored member unreadable where its checksum is wrong. known: the fields of other
+    members.
+    """
+    problem = StoredMember(content.path, info, offset).check()
+    if problem is None:
+        return
+    for name, field in list(content.fields.items()):
+        if name not in known:
+            lost = unreadable(name, field.dtype, field.byte_order, field.shape, problem)
+            lost.fortran_order, lost.unit, lost.kind = field.fortran_order, field.unit, field.kind
+            content.fields[name] = lost
+
+
 def _sniff(path: str, file: BinaryIO) -> bool:
     """Whether the first member of a zip file is a .npy. Other formats are zip files too."""
     return first_member(file).endswith(b".npy")
 
 
-FORMAT = Format("npz", "NumPy archive", open_npz, suffixes=(".npz",), sniff=_sniff)
+FORMAT = Format(
+    "npz",
+    "NumPy archive",
+    open_npz,
+    suffixes=(".npz",),
+    sniff=_sniff,
+    options=frozenset({"verify"}),
+    aside=frozenset({"verify"}),
+)

@@ -30,7 +30,7 @@ from .element_types import ITEMSIZE, dtype_of, storage_dtype, unit_of
 from .facts import codes, encoded, shown
 from .files import file_size, open_regular, read_exact, reading
 from .layout import Decoded, Stored, add_other, add_others, kind_of
-from .model import Field, FileContent, Format, checked_shape, decoded, flag, unreadable
+from .model import Field, FileContent, Format, checked_shape, decoded, flag, repeated, unreadable
 from .strided import Part, Strided, field_of_parts
 from .zarr_objects import Objects, package_store
 
@@ -99,6 +99,11 @@ class _Folder:
         with os.scandir(self.place(key)) as entries:
             return sorted(e.name for e in entries if e.is_dir())
 
+    def has_chunks(self, prefix: str) -> bool:
+        """Whether a key that begins so may be a chunk."""
+        folder, _, begin = prefix.rpartition("/")
+        return os.path.isdir(self.place(folder)) and _has_files(self.place(folder), begin)
+
     def identity(self, key: str) -> object:
         status = os.stat(self.place(key))
         return status.st_dev, status.st_ino
@@ -109,6 +114,18 @@ class _Folder:
 
     def close(self) -> None:
         pass
+
+
+def _has_files(folder: str, begin: str) -> bool:
+    """Whether a folder, or one below it, has a file that is no metadata. begin: of the names in the folder
+    itself.
+    """
+    with os.scandir(folder) as entries:
+        return any(
+            (entry.name.startswith(begin) and entry.name not in _METADATA)
+            and (not entry.is_dir() or _has_files(entry.path, ""))
+            for entry in entries
+        )
 
 
 class _Zip:
@@ -136,6 +153,13 @@ class _Zip:
 
     def below(self, key: str) -> list[str]:
         return sorted(self.folders.get(key, {}))
+
+    def has_chunks(self, prefix: str) -> bool:
+        """Whether a key that begins so may be a chunk."""
+        return any(
+            name.startswith(prefix) and not name.endswith("/") and name.rpartition("/")[2] not in _METADATA
+            for name in self.archive.members
+        )
 
     def identity(self, key: str) -> object:
         return key
@@ -522,6 +546,8 @@ def _field(store: _Store, key: str, array: _Array, cache: BandCache) -> Field:
     """The field of an array: read by offset if possible, otherwise through the zarr package."""
     if math.prod(array.shape) == 0:
         return Field(key, array.dtype, array.byte_order, array.shape, extents=())
+    if array.fill is not None and not store.has_chunks(array.prefix):
+        return _never_written(key, array, store.place(key))
     if array.is_plain:
         chunks = math.prod(-(-n // c) for n, c in zip(array.shape, array.chunk, strict=True))
         if chunks <= _MOST_CHUNKS:
@@ -529,6 +555,17 @@ def _field(store: _Store, key: str, array: _Array, cache: BandCache) -> Field:
             if parts is not None:
                 return field_of_parts(key, array.dtype, array.shape, parts, store.place(key), cache)
     return _decoded_field(store, key, array, cache)
+
+
+def _never_written(key: str, array: _Array, where: str) -> Field:
+    """The field of an array without chunks: every element has the fill value."""
+    assert array.fill is not None
+    value = np.frombuffer(array.fill, storage_dtype(array.dtype, array.byte_order))
+    value = value.astype(storage_dtype(array.dtype))
+    read = decoded(key, array.dtype, math.prod(array.shape), where, repeated(lambda first, count: value))
+    return Field(
+        key, array.dtype, "little", array.shape, read=read, unit=array.unit, reads_anywhere=True, uniform=True
+    )
 
 
 def _fill(value: object, array: _Array) -> bytes | None:

@@ -46,6 +46,14 @@ class Objects:
             {n[len(inside) :].partition("/")[0] for n in self._nodes if n.startswith(inside)} - {""}
         )
 
+    def has_chunks(self, prefix: str) -> bool:
+        """Whether a key that begins so may be a chunk; also where the server lists no keys."""
+        keys = self.store.keys
+        return keys is None or any(
+            key.startswith(prefix) and not key.rpartition("/")[2].startswith((".z", "zarr.json"))
+            for key in keys
+        )
+
     def identity(self, key: str) -> object:
         return key
 

@@ -622,7 +622,7 @@ def check(
         A folder that `save` wrote, or a URL of a copy (docs/reference/remote.md).
     run : path, array or container of arrays
         As for `save`. Arrays have no step, and are compared with golden files of one step.
-    fields : iterable of str, default None
+    fields : str or iterable of str, default None
         Globs of the fields to check; None for all.
     steps : str, default None
         The steps to check: '10,20' or '100:200', both ends included; None for all.
@@ -647,7 +647,7 @@ def check(
         Options of the file formats (docs/reference/formats.md).
     progress : callable, default None
         `progress(place, done, total)` is called after each step of each rank.
-    ignore_attributes : iterable of str, default ()
+    ignore_attributes : str or iterable of str, default ()
         Globs of attributes that may differ, over `path@name`, besides those of `save`.
 
     Returns

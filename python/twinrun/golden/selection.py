@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterable
 
+from ..arguments import names_given
 from ..comparison.tolerances import attribute_glob, missing_steps
 from ..comparison.work import parse_steps
 from ..errors import Incomparable
@@ -25,14 +26,12 @@ def is_chosen(name: str, globs: Iterable[str] | None) -> bool:
 
 def field_globs(fields: Iterable[str] | None) -> tuple[str, ...] | None:
     """The globs of fields that a caller gave: one text, several, or None for every field."""
-    if fields is None:
-        return None
-    return (fields,) if isinstance(fields, str) else tuple(fields)
+    return None if fields is None else tuple(names_given(fields, "fields"))
 
 
 def attribute_globs(attributes: Iterable[str]) -> tuple[str, ...]:
     """The globs of attributes that a caller gave, checked: one text, or several. Raises TwinrunError."""
-    return tuple(attribute_glob(g) for g in ([attributes] if isinstance(attributes, str) else attributes))
+    return tuple(attribute_glob(g) for g in names_given(attributes, "ignore_attributes"))
 
 
 def chosen_places(subject: Subject, steps: str | None, verb: str) -> list[Place]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from .. import _core
 from .._core import __version__
-from ..arguments import check_settings, checked_path, own_folder, tolerance_number
+from ..arguments import check_settings, checked_path, names_given, own_folder, tolerance_number
 from ..arithmetic import any_values
 from ..comparison.field import place_text
 from ..comparison.settings import Decision, Settings
@@ -94,11 +94,7 @@ class _Request:
         for name, where, why in entries:
             kept = self.keeps(step, name)
             if is_chosen(name, self.fields) and kept:
-                raise Uncompared(
-                    f"{name!r} cannot be compared: {why}",
-                    where=where,
-                    fix="leave it out, by --field or a rule",
-                )
+                raise Uncompared.of(name, where, why, "leave it out, by --field or a rule")
 
     def fields_of(self, present: Opened, step: int | None) -> tuple[list[FieldRef], list[str]]:
         """The fields to keep, and globs of those that `keep` leaves out and `leave_out` does not name."""
@@ -339,9 +335,9 @@ def save(
         Bits an element. They decide how far apart `check` can tell values (docs/reference/golden.md).
     chunk_bytes : int, default 16384
         Bytes of a chunk: a power of two from 4096 to 1048576.
-    fields : iterable of str, default None
+    fields : str or iterable of str, default None
         Globs of the fields to keep; None for all.
-    leave_out : iterable of str, default ()
+    leave_out : str or iterable of str, default ()
         Globs of the fields to leave out.
     keep : callable, default None
         `keep(step, field)` decides in place of `leave_out`, which then names fields that may appear and
@@ -360,7 +356,7 @@ def save(
         Options of the file formats (docs/reference/formats.md).
     progress : callable, default None
         `progress(place, done, total)` is called after each step of each rank.
-    ignore_attributes : iterable of str, default ()
+    ignore_attributes : str or iterable of str, default ()
         Globs of attributes that may change, over `path@name`.
 
     Returns
@@ -393,7 +389,7 @@ def save(
     folder = own_folder(checked_path(output))
     request = _Request(
         field_globs(fields),
-        tuple(leave_out),
+        tuple(names_given(leave_out, "leave_out")),
         keep,
         attribute_globs(ignore_attributes),
         tolerances,

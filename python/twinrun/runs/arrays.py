@@ -29,6 +29,7 @@ __all__ = [
     "DeviceArrayView",
     "bits_of_small",
     "check_places",
+    "is_on_device",
     "row_major",
     "stream_handle",
     "taken",
@@ -165,6 +166,17 @@ def _dlpack_device(array: object) -> tuple[int, int] | None:
     except Exception:  # on several devices at once, or of a kind that the protocol does not support
         return None
     return int(kind), int(number)
+
+
+def is_on_device(array: object) -> bool:
+    """Whether an array says that it lies outside the host's memory."""
+    place = _dlpack_device(array)
+    if place is not None:
+        return place[0] not in _HOST
+    try:
+        return isinstance(getattr(array, "__cuda_array_interface__", None), dict)
+    except Exception:  # a property that refuses
+        return False
 
 
 def _capsule(array: object, **options: object) -> object:
@@ -328,10 +340,28 @@ class _Exported:
         }
 
 
-def _as_numpy(name: str, array: object) -> tuple[np.ndarray, str | None]:
-    """The array, and 'bf16' where it holds the bits of bf16."""
+def _without_mask(name: str, array: np.ndarray, what: str, fix: str) -> np.ndarray:
+    """The array as one of numpy's own class. Raises TwinrunError where it has masked elements."""
+    if isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):
+        raise TwinrunError(what, where=name, fix=fix)
+    return np.asarray(array)
+
+
+def _as_numpy(
+    name: str,
+    array: object,
+    masked: tuple[str, str] = (
+        "has masked elements, which have no value",
+        "fill them: array.filled(np.nan)",
+    ),
+) -> tuple[np.ndarray, str | None]:
+    """The array, and 'bf16' where it holds the bits of bf16.
+
+    masked: what is wrong with masked elements, and what to do. An object that is no masked array may give
+    one to numpy, which loses the mask where it is asked for a plain array.
+    """
     try:
-        return np.asarray(array), None
+        made = np.asanyarray(array)
     except MemoryError:
         raise
     except Exception as e:
@@ -345,13 +375,10 @@ def _as_numpy(name: str, array: object) -> tuple[np.ndarray, str | None]:
                         return np.empty(facts.shape, np.uint16), "bf16"
                     return np.asarray(_Exported(capsule, facts)), "bf16"
         raise TwinrunError(f"cannot be taken for an array: {e}", where=name) from None
+    return _without_mask(name, made, *masked), None
 
 
 def _host_view(name: str, array: object) -> ArrayView:
-    if isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):
-        raise TwinrunError(
-            "has masked elements, which have no value", where=name, fix="fill them: array.filled(np.nan)"
-        )
     a, kind = _as_numpy(name, array)
     if a.dtype.name == "bfloat16":
         kind = "bf16"
@@ -451,12 +478,6 @@ def check_places(name: str, shape: Sequence[int], strides: Sequence[int]) -> Non
 
 def _check_target(name: str, array: object, taken: np.ndarray) -> None:
     """Raises TwinrunError where what is written into `taken` would not be seen in the array."""
-    if isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):
-        raise TwinrunError(
-            "has masked elements, which would hide what is written",
-            where=name,
-            fix="give its data: array.data",
-        )
     if taken.size == 0:
         return
     check_places(name, taken.shape, taken.strides)
@@ -512,7 +533,8 @@ def writable(name: str, array: object) -> tuple[np.ndarray, str] | DeviceArrayVi
                     where=name,
                     fix="give a numpy array",
                 ) from None
-    a, kind = _as_numpy(name, array)
+    hides = "has masked elements, which would hide what is written", "give its data: array.data"
+    a, kind = _as_numpy(name, array, hides)
     if a.dtype.name == "bfloat16":
         kind = "bf16"
     if kind is None:

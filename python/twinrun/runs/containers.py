@@ -23,6 +23,7 @@ from ..errors import TwinrunError
 from ..formats.element_types import dtype_of
 from ..formats.facts import title_of
 from ..formats.texts import MASK, SUFFIX, column_name, object_text, repr_is_complete, text_array
+from .arrays import is_on_device
 
 __all__ = ["Texts", "flattened", "is_container", "named_arrays", "state_of"]
 
@@ -49,9 +50,13 @@ def _cannot(name: str, what: str) -> TwinrunError:
 
 @dataclasses.dataclass
 class _Flat:
-    """Collects the entries of a container. where: names the container in messages."""
+    """Collects the entries of a container.
+
+    where: names the container in messages. as_given: objects that numpy converts stay as they are.
+    """
 
     where: str | None
+    as_given: bool = False
     entries: dict[str, object] = dataclasses.field(default_factory=dict)
     # id() of each container around the current one.
     inside: list[int] = dataclasses.field(default_factory=list)
@@ -85,6 +90,8 @@ class _Flat:
         Raises TwinrunError for cycles and for objects that cannot be compared.
         """
         opened = _opener(_class_of(value))
+        if opened is None and not self.as_given and (made := _converted(value)) is not None:
+            value, opened = made, _opener(_class_of(made))
         if opened is None or (opened is _numpy and value.dtype.kind in "fiubc"):
             self.add(name, value)
             return
@@ -112,6 +119,22 @@ class _Flat:
 
     def texts(self, name: str, values: Iterable[object]) -> None:
         self.add_texts(name, _objects(values))
+
+
+def _converted(value: Any) -> np.ndarray | None:
+    """What numpy makes of an object on the host that is no array of its own: a masked array, for example.
+
+    None for other objects, and where numpy fails: whoever takes the array says why.
+    """
+    if isinstance(value, (np.ndarray, np.generic)) or not hasattr(value, "__array__") or is_on_device(value):
+        return None
+    try:
+        made = np.asanyarray(value)
+    except MemoryError:
+        raise
+    except Exception:
+        return None
+    return made if isinstance(made, np.ma.MaskedArray) or made.dtype.kind in "fiubcmM" else None
 
 
 def _objects(values: Iterable[object]) -> np.ndarray:
@@ -703,16 +726,17 @@ def state_of(what: Any) -> Any:
     return what.state_dict() if _opener(_class_of(what)) is _state else what
 
 
-def flattened(name: str, what: object, where: str | None = None) -> dict[str, object]:
+def flattened(name: str, what: object, where: str | None = None, as_given: bool = False) -> dict[str, object]:
     """{name: array} of any object.
 
     name: the name of the object, with which all names begin; '' for a container. where: names the object in
-    messages. Plain arrays are not copied.
+    messages. Plain arrays are not copied. as_given: objects that are no arrays of numpy, but that it
+    converts, stay as they are, so that they can be written to.
 
     Raises TwinrunError if two parts have the same name, a container contains itself, or a part cannot be
     compared.
     """
-    flat = _Flat(where)
+    flat = _Flat(where, as_given)
     flat.walk(name, what)
     return flat.entries
 

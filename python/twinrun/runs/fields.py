@@ -119,6 +119,12 @@ class FieldRef:
         return in_files or (self.reader is not None and self.reader.reads_anywhere)
 
     @property
+    def is_uniform(self) -> bool:
+        """Whether none of its elements is stored, so that all are alike: see `formats.Field`."""
+        plain = self.stored is None and self.memory is None and self.recorded is None
+        return plain and self.extents is None and self.reader is not None and self.reader.uniform
+
+    @property
     def user_place(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
         """Shape of the global array and offset in it, as the user knows them."""
         if self.place is None or not self.fortran_order:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
-from ..arguments import check_settings, checked_path, utf8
-from ..errors import Incomparable, Stale, TwinrunError, Unsupported
+from ..arguments import check_settings, checked_path, names_given, utf8
+from ..errors import Incomparable, Stale, TwinrunError, Uncompared, Unsupported
 from ..formats import FileContent, open_file
 from ..formats.element_types import FLOATING
 from ..formats.folder import is_data_set, is_history, list_folder, told_format
@@ -32,6 +32,7 @@ else:
 __all__ = ["IndexFacts", "build", "field_plan", "index", "index_content"]
 
 
+_MOST_UNIFORM = 1 << 40  # bytes of a field without stored elements that is indexed: 20 minutes
 _LONGEST_HOW = 1 << 16  # characters of the format and options that metadata records
 _TICK = 0.002  # seconds; the clocks of Linux's own file systems advance every 1 to 10 ms
 _MOST_TICKS = 15
@@ -63,6 +64,9 @@ class IndexFacts:
         Bytes of the metadata file.
     fresh : bool
         True if the metadata was written now; False if current metadata existed and was kept.
+    not_compared : tuple of str
+        What of the file cannot be compared, with the reason: names that are not UTF-8, types that are not
+        supported. It is not in the metadata, and a comparison with it is *incomparable*.
     """
 
     path: str
@@ -71,6 +75,7 @@ class IndexFacts:
     data_bytes: int
     metadata_bytes: int
     fresh: bool
+    not_compared: tuple[str, ...] = ()
 
 
 def field_plan(
@@ -239,6 +244,12 @@ def index_content(
     for f in chosen.values():
         if f.problem is not None:
             raise f.problem
+        if f.uniform and f.size * f.itemsize > _MOST_UNIFORM:
+            raise Unsupported(
+                f"field {f.name!r}: none of its {f.size} elements is stored, and metadata of so many takes more than the file",
+                where=content.path,
+                fix="leave it out, by --field: comparisons of such fields need no metadata",
+            )
     target = metadata_path(content.path)
     check_replaceable(target)
     if len(content.how) >= _LONGEST_HOW:
@@ -278,7 +289,13 @@ def index_content(
         sum(f.size * f.itemsize for f in chosen.values()),
         facts.metadata_bytes,
         True,
+        _not_compared(content),
     )
+
+
+def _not_compared(content: FileContent) -> tuple[str, ...]:
+    """What of a file cannot be compared, in the words of a comparison."""
+    return tuple(str(Uncompared.of(name, content.path, why)) for name, why in content.skipped)
 
 
 def _keys_of(refs: Iterable[FieldRef], key: str | None, path: str) -> dict[str, str]:
@@ -345,6 +362,7 @@ def _current(content: FileContent, settings: dict) -> IndexFacts | None:
         sum(f.data_bytes for f in metadata.fields if f.name in content.fields),
         metadata.bytes,
         False,
+        _not_compared(content),
     )
 
 
@@ -384,7 +402,7 @@ def index(
         Bytes of a chunk: a power of two from 4096 to 1048576.
     digest : {'linear', 'published'}
         The kind of digest.
-    fields : iterable of str, default None
+    fields : str or iterable of str, default None
         Globs of the fields to index; None for all.
     key : str, default None
         Name or glob of the field with the IDs of particles; 'auto' takes the keys that the file formats
@@ -426,7 +444,7 @@ def index(
     After an error, the metadata of files that were indexed before remains. spec/metadata.md describes the
     layout of metadata files.
     """
-    fields = None if fields is None else list(fields)
+    fields = None if fields is None else names_given(fields, "fields")
     options = dict(options or {})
     check_settings(threads=threads, memory=memory, residue_bits=residue_bits, chunk_bytes=chunk_bytes, io=io)
     _core.check_tolerance(atol, rtol)

@@ -15,7 +15,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .. import _core
-from ..arguments import check_settings, checked_path, chosen_devices, step_number, tolerance_number
+from ..arguments import (
+    check_settings,
+    checked_path,
+    chosen_devices,
+    names_given,
+    step_number,
+    tolerance_number,
+)
 from ..errors import Incomparable, TwinrunError
 from ..formats.element_types import FLOATING
 from ..formats.labels import labels_told
@@ -350,7 +357,7 @@ class Sketch:
             for. It can be wider, and not narrower. Integers and booleans are compared exactly.
         equal_nan : bool, default True
             Whether a NaN equals a NaN.
-        fields : iterable of str, default None
+        fields : str or iterable of str, default None
             Globs of the fields to compare; None for all.
 
         Returns
@@ -372,7 +379,7 @@ class Sketch:
                 fix="make one: sketch({name: array}), sketch_of(history, step)",
             )
         start = time.perf_counter()
-        globs = None if fields is None else [fields] if isinstance(fields, str) else list(fields)
+        globs = None if fields is None else names_given(fields, "fields")
         names = self._chosen(globs)
         theirs = other._chosen(globs)
         for here, there, mine, present in ((self, other, names, theirs), (other, self, theirs, names)):
@@ -576,7 +583,7 @@ def sketch_of(
         The rank.
     device : str, default 'auto'
         'cpu', 'cuda', 'cuda:1', or 'auto': the first GPU that can be used, otherwise the host.
-    fields : iterable of str, default None
+    fields : str or iterable of str, default None
         Globs of the fields to load; None for all.
 
     Returns
@@ -619,7 +626,7 @@ def sketch_of(
             )
         metadata = subject.metadata(place)
         label = f"{path}, step {step}"
-    globs = None if fields is None else [fields] if isinstance(fields, str) else list(fields)
+    globs = None if fields is None else names_given(fields, "fields")
     metadata_fields = metadata.fields
     told, labels = labels_told({f.name: f.shape for f in metadata_fields})
     chosen = [

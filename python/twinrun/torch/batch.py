@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..arguments import names_given
 from ..errors import Incomparable, TwinrunError
 from ..runs.digest import digests_of
 from ..words import number
@@ -278,7 +279,7 @@ def assert_batch_invariant(
     of a value is the one that is as many times longer in the whole batch; values without one, such
     as a mean over the batch, are not compared.
     """
-    patterns = [modules] if isinstance(modules, str) else list(modules)
+    patterns = names_given(modules, "modules")
     size = _size(inputs)
     wanted = list(sizes)
     for one in wanted:

@@ -13,7 +13,7 @@ import numpy as np
 import torch.distributed as dist
 
 from .. import _core
-from ..arguments import checked_path, step_number
+from ..arguments import checked_path, names_given, step_number
 from ..capture.facts import CaptureFacts
 from ..capture.run import Run
 from ..errors import TwinrunError
@@ -119,7 +119,7 @@ class ParallelRun(Run):
             As of `Run.capture`.
         sharded : dict of str to Sharded, default None
             Globs of plain tensors that are parts of global ones, and how. A warning names unused globs.
-        local : iterable of str, default ()
+        local : str or iterable of str, default ()
             Globs of what each process has of its own: kept by each, compared rank by rank.
         phase : str, default None
             As of `Run.capture`: what has just been done, the same on all processes. Each keeps the values of
@@ -150,7 +150,7 @@ class ParallelRun(Run):
         try:
             if phase is not None and (not isinstance(phase, str) or not phase):
                 raise TwinrunError(f"a phase is a name, not {phase!r}")
-            own, parts = divided(fields, sharded, [*local])
+            own, parts = divided(fields, sharded, names_given(local, "local"))
             found = digests_of({p.name: p.local for p in parts}, stream=stream)
             digests = [(str(d), kind) for d, kind, _ in found]
             if phase is not None:  # what cannot be digested ends the phase on all processes
@@ -220,7 +220,7 @@ class ParallelRun(Run):
         ----------
         step : int
             A committed step.
-        names : iterable of str, default None
+        names : str or iterable of str, default None
             The fields to read; None for all.
         history : path, default None
             Another history, which any number of processes captured; None for that of this run.
@@ -241,7 +241,7 @@ class ParallelRun(Run):
         TwinrunError
             The run is closed, processes name different steps, or another process failed.
         """
-        wanted = None if names is None else list(names)
+        wanted = None if names is None else names_given(names, "names")
 
         def read(boxes: StepBoxes) -> dict[str, np.ndarray]:
             found = {}
@@ -275,7 +275,7 @@ class ParallelRun(Run):
             optimizers and schedulers are set. An optimizer that made no step yet gets its states.
         sharded : dict of str to Sharded, default None
             As of `capture`, for the tensors of now.
-        local : iterable of str, default ()
+        local : str or iterable of str, default ()
             As of `capture`: each process gets what it had of its own.
         history : path, default None
             Another history, which any number of processes captured, however their tensors were divided; None
@@ -302,7 +302,7 @@ class ParallelRun(Run):
         some values may be those of the step, and others the old ones. Of texts only digests are kept, so they
         must be what they were.
         """
-        globs = [*local]
+        globs = names_given(local, "local")
 
         def checked(boxes: StepBoxes) -> Restoration:
             made = Restoration(boxes, fields, self._exchange.rank, self._exchange.size)

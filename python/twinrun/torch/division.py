@@ -69,7 +69,7 @@ def divided(
     fields = (states or States()).opened(fields)
     own: dict[str, object] = {}
     parts: list[Held] = []
-    for given, value in flattened("", state_of(fields)).items():
+    for given, value in flattened("", state_of(fields), as_given=states is not None).items():
         name = plain_name(given)
         unused -= {g for g in unused if fnmatch.fnmatchcase(name, g)}
         if any(fnmatch.fnmatchcase(name, g) for g in local):

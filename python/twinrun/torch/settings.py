@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..arguments import step_number
+from ..arguments import names_given, step_number
 from ..errors import TwinrunError, Unsupported
 from ..trace.online import Reference
 from ..trace.result import Origin
@@ -71,7 +71,7 @@ class Settings:
         among = _group_of_replicas(replicas, group)
         return cls(
             every=every,
-            modules=(modules,) if isinstance(modules, str) else tuple(modules),
+            modules=tuple(names_given(modules, "modules")),
             level=level,
             keep=keep,
             reference=None if reference is None else Reference(os.fspath(reference), rank()),

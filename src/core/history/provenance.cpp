@@ -120,6 +120,11 @@ std::string arguments() {
 // A fact without secrets. Histories of earlier versions may have some.
 std::string public_fact(std::string_view group, std::string_view name, std::string_view value) {
     value = value.substr(0, kMostOfValue);
+    if (group == "environment") {  // with its name, which may be that of a secret
+        const std::string before = std::string(name) + '=';
+        const std::string shown = without_secrets(before + std::string(value));
+        return shown.starts_with(before) ? shown.substr(before.size()) : "...";
+    }
     if (group != "program" || name != "arguments") return without_secrets(value);
     const std::vector<std::string> words = words_of_line(value);
     const std::vector<std::string> shown = without_secrets(words);

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <utility>
 
+#include "history/named_secrets.hpp"
 #include "history/variables.hpp"
 
 namespace twinrun {
@@ -52,11 +53,13 @@ std::size_t host_begin(std::string_view text, std::size_t from) {
     const std::string_view place = text.substr(from, first_of(text, "/?#'\" \t\r\n", from) - from);
     const std::size_t at = place.rfind('@');
     if (at != std::string_view::npos) return from + at + 1;
-    const std::size_t colon = place.find(':');
-    if (colon == std::string_view::npos || place.find('[') != std::string_view::npos) return from;
-    const std::string_view port = place.substr(colon + 1);
-    if (std::all_of(port.begin(), port.end(), is_digit)) return from;
-    // A password with a bare slash, question mark or quote.
+    const std::size_t colon = first_of(text, "/?#[]:@ \t\r\n", from);
+    if (colon == text.size() || text[colon] != ':') return from;
+    std::size_t port = colon + 1;
+    while (port < text.size() && is_digit(text[port]))
+        ++port;
+    if (first_of(text, "/?# \t\r\n", port) == port) return from;
+    // A user or a password with a bare slash, question mark or quote.
     const std::size_t last = text.substr(0, first_of(text, kBlanks, from)).rfind('@');
     return last == std::string_view::npos || last < from ? from : last + 1;
 }
@@ -228,12 +231,19 @@ std::string without_values_of_words(std::string_view text) {
 
 // ---- secrets that have a known form ----
 
+std::string in_small_letters(std::string_view word) {
+    std::string small(word);
+    for (char& c : small)
+        c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    return small;
+}
+
 bool of_token(char c) { return is_letter(c) || is_digit(c) || c == '_' || c == '-'; }
 
 // "ghp_pw" becomes "ghp_...": tokens of services that say by their beginning what they are.
 std::string without_known_tokens(std::string_view text) {
     constexpr std::array<std::string_view, 13> kBeginnings{"ghp_",        "gho_",   "ghu_",  "ghs_", "ghr_",
-                                                           "github_pat_", "glpat-", "hf_",   "sk-",  "AKIA",
+                                                           "github_pat_", "glpat-", "hf_",   "sk-",  "akia",
                                                            "xoxb-",       "xoxp-",  "nvapi-"};
     constexpr std::size_t kShortest = 16;
     std::string out;
@@ -243,8 +253,9 @@ std::string without_known_tokens(std::string_view text) {
         const auto end =
             static_cast<std::size_t>(std::find_if_not(rest.begin(), rest.end(), of_token) - rest.begin());
         const std::string_view word = rest.substr(0, end);
-        const auto known = std::find_if(kBeginnings.begin(), kBeginnings.end(),
-                                        [&](std::string_view one) { return word.starts_with(one); });
+        const auto known = std::find_if(kBeginnings.begin(), kBeginnings.end(), [&](std::string_view one) {
+            return word.size() >= one.size() && in_small_letters(word.substr(0, one.size())) == one;
+        });
         const bool is_token = known != kBeginnings.end() && word.size() >= known->size() + kShortest &&
                               std::any_of(word.begin(), word.end(), is_digit);
         if (is_token) {
@@ -259,7 +270,8 @@ std::string without_known_tokens(std::string_view text) {
 
 std::string cleaned(std::string_view text) {
     const std::string places = without_users_of_hosts(without_users_and_queries(text));
-    return without_known_tokens(without_values_of_words(without_named_values(places)));
+    const std::string named = without_named_secrets(without_known_tokens(places));
+    return without_values_of_words(without_named_values(named));
 }
 
 // ---- texts within texts ----
@@ -306,10 +318,7 @@ std::string without_percents(std::string_view text) {
 // Whether this word is the kind of what follows: "Authorization: Basic pw".
 bool is_kind_of_credentials(std::string_view word) {
     constexpr std::array<std::string_view, 5> kKinds{"basic", "bearer", "digest", "token", "negotiate"};
-    std::string small(word);
-    for (char& c : small)
-        c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    return std::find(kKinds.begin(), kKinds.end(), small) != kKinds.end();
+    return std::find(kKinds.begin(), kKinds.end(), in_small_letters(word)) != kKinds.end();
 }
 
 // Whether a word ends with the name of a secret and a colon, as where a shell took the quotes away:
@@ -321,9 +330,18 @@ bool ends_with_name_of_secret(std::string_view word) {
            option_names_secret(word.substr(name.begin, name.end - name.begin));
 }
 
+// Whether this word names a secret that the next one is, in ways that only both together show.
+bool names_next(std::string_view word, std::string_view next) {
+    if (next.empty() || without_secrets(word) != word) return false;
+    if (next == "=" || next == ":" || is_kind_of_credentials(next)) next = "0x0";  // any secret
+    const std::string before = std::string(word) + ' ';
+    return without_secrets(before + std::string(next)) != before + without_secrets(next);
+}
+
 }  // namespace
 
-std::string without_secrets(std::string_view text) {
+std::string without_secrets(std::string_view given) {
+    const std::string text = plain_signs(given);
     const std::string plain = cleaned(text);
     for (const auto decode : {unescaped, without_percents}) {
         const std::string decoded = decode(text);
@@ -337,12 +355,16 @@ std::string without_secrets(std::string_view text) {
 }
 
 std::vector<std::string> without_secrets(std::vector<std::string> words) {
-    bool hide = false;
-    for (std::string& word : words) {
+    bool hide = false, hide_all = false;  // hide_all: also what looks like an option
+    for (std::size_t at = 0; at < words.size(); ++at) {
+        std::string& word = words[at];
         const std::size_t equals = word.find('=');
-        if (hide && (word == "=" || word == ":" || is_kind_of_credentials(word))) continue;
-        if (std::exchange(hide, false) && !is_option(word)) {
+        if ((hide || hide_all) && (word == "=" || word == ":" || is_kind_of_credentials(word))) continue;
+        const bool was_named = std::exchange(hide_all, false);
+        hide_all = !was_named && at + 1 < words.size() && names_next(word, words[at + 1]);
+        if (was_named || (std::exchange(hide, false) && !is_option(word))) {
             word = kHidden;
+            hide = hide_all = false;
         } else if (is_secret_setting(word, equals)) {
             word = word.substr(0, equals + 1) + std::string(kHidden);
         } else if (comes_before_secret(word)) {

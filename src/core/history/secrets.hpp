@@ -9,7 +9,8 @@
 namespace twinrun {
 
 // Without user, password, query and fragment of URLs, and without values that are named as secrets:
-// "s3://key:pw@bucket/x token=pw" becomes "s3://bucket/x token=...".
+// "s3://key:pw@bucket/x token=pw" becomes "s3://bucket/x token=...". From the first such name on
+// the rest is hidden: see named_secrets.hpp.
 std::string without_secrets(std::string_view text);
 
 // The words of a command line without secrets. {"--token", "pw"} becomes {"--token", "..."}.

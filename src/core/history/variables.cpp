@@ -77,7 +77,7 @@ constexpr std::array<std::string_view, 10> kSecretNames{"TOKEN",    "PASSWORD", 
                                                         "PASSCODE", "SECRET",   "APIKEY", "BEARER",
                                                         "SECRETID", "ACCESSKEY"};
 // What is counted is no secret: "--token-count 5".
-constexpr std::array<std::string_view, 5> kCounts{"COUNT", "COUNTS", "LENGTH", "LIMIT", "SIZE"};
+constexpr std::array<std::string_view, 7> kCounts{"COUNT", "COUNTS", "DIM", "LEN", "LENGTH", "LIMIT", "SIZE"};
 constexpr std::array<std::string_view, 10> kPlainKeys{"SORT", "GROUP",  "PRIMARY", "FOREIGN", "PARTITION",
                                                       "PRNG", "RANDOM", "RNG",     "SEED",    "INDEX"};
 

@@ -27,6 +27,28 @@ def magnitude(bits: np.ndarray) -> np.ndarray:
     return (bits & bits.dtype.type((1 << (bits.dtype.itemsize * 8 - 1)) - 1)).astype(object)
 
 
+class Gives:
+    """An object that gives numpy an array."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+
+    def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
+        return self.array
+
+
+def test_masks_stay():
+    given = np.ma.array([1.0, 2.0, 3.0], mask=[0, 1, 0], fill_value=-9.0)
+    for x in (given, Gives(given)):
+        made = twinrun.perturb({"x": x}, ulp=1)["x"]
+        assert isinstance(made, np.ma.MaskedArray) and made.fill_value == -9.0
+        assert made.mask.tolist() == [False, True, False] and (made.data[[0, 2]] != given.data[[0, 2]]).all()
+    with pytest.raises(TwinrunError, match="nothing was perturbed"):
+        twinrun.perturb({"x": np.ma.array([1.0, 2.0], mask=True)}, ulp=1)
+    plain = twinrun.perturb({"x": np.ma.array([1.0, 2.0])}, ulp=1)["x"]
+    assert isinstance(plain, np.ma.MaskedArray) and not np.ma.is_masked(plain)
+
+
 @settings(deadline=None, max_examples=100)
 @given(data=st.data(), dtype=st.sampled_from(sorted(WIDTHS)), ulp=st.integers(1, 50))
 def test_each_number_is_so_many_values_away(data, dtype, ulp):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import select
 import shutil
 import signal
@@ -266,6 +267,7 @@ def memory_that_is_read() -> None:
 def test_context_switches_and_faults(tmp_path: Path) -> None:
     program = """
 import os
+import re
 import select
 a, b = os.pipe(), os.pipe()
 if os.fork() == 0:
@@ -291,6 +293,7 @@ CONTEND = (
     BURN
     + """
 import os
+import re
 import select
 def in_queue(): return int(open("/proc/self/schedstat").read().split()[1]) / 1e9
 pids = []
@@ -553,92 +556,20 @@ def test_values_of_variables_have_no_secrets(value: str, shown: str) -> None:
     assert without_secrets(value, variable_rules()) == shown
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        '{"token":"SEC"}',
-        '{"a":{"token" :\n "SEC"}}',
-        '{"token":["SEC"]}',
-        '{"token":{"value":"SEC"}}',
-        '{"token":"a\\"SEC"}',
-        '{"name":"token","value":"SEC"}',
-        '{"max_tokens": 3, "token": "SEC", "next": "SEC"}',
-        r"{\"token\": \"SEC\"}",
-        r"{\u0022token\u0022:\u0022SEC\u0022}",
-        r'{"\u0074oken":"SEC"}',
-        "/token:SEC",
-        "/token SEC",
-        "--auth me:SEC",
-        "--pass SEC",
-        "--cred SEC",
-        "--secrets SEC",
-        "--tokens SEC",
-        "--wandb-key sec_SEC",
-        "--accessKey SEC",
-        "--header Authorization:SEC",
-        "-HAuthorization:SEC",
-        "Protocol=https;AccountKey=SEC==;EndpointSuffix=x",
-        'Authorization: Digest username="a", response="SEC"',
-        "Cookie: session=SEC",
-        "--signature SEC",
-        r'--password "a\"SEC"',
-        r"--password a\ SEC",
-        "--password $'aSEC'",
-        "--password=$(echo SEC)",
-        "--password=a SEC --n 2",
-        '--password {"SEC"}',
-        '--password="a"SEC',
-        "--token -SEC1",
-        '"--token" "SEC"',
-        "'--token' 'SEC'",
-        '--tok""en SEC',
-        "--token \\\n SEC",
-        "token%3DSEC",
-        "token%253DSEC",
-        "--%2574oken%3DSEC",
-        '--"tok"en SEC',
-        r"--tok\en SEC",
-        "--token -secretSEC",
-        "--password -SEC",
-        "--token -- SEC",
-        "/token:/SEC",
-        "token+=SEC",
-        "--%74oken=SEC",
-        "--%61uth=SEC",
-        "%22token%22%3A%22SEC%22",
-        "https%3A%2F%2Fu%3ASEC%40h%2Fx",
-        "<password>SEC</password>",
-        "token = SEC",
-        "token\nSEC",
-        "https://h/token=SEC/x",
-        "-----BEGIN PRIVATE KEY-----\nSEC",
-        "secretKey=SEC",
-        "ACCESSKEY=SEC",
-        "TOKENS=SEC",
-        "apikey=SEC",
-        "--token 1 --n 2 --b=SEC",
-    ],
-)
+def examples_of_secrets(kind: str) -> list[str]:
+    """Texts that the core's function must pass, too: tests/vectors/secrets.txt."""
+    lines = (Path(__file__).parents[2] / "vectors" / "secrets.txt").read_text().splitlines()
+    texts = [line.removeprefix(f"{kind}\t") for line in lines if line.startswith(f"{kind}\t")]
+    return [re.sub(r"\\(.)", lambda m: "\n" if m[1] == "n" else m[1], text) for text in texts]
+
+
+@pytest.mark.parametrize("value", examples_of_secrets("hide"))
 def test_whatever_stands_behind_the_name_of_a_secret_is_hidden(value: str) -> None:
     shown = without_secrets(value, variable_rules())
-    assert "SEC" not in shown and ("..." in shown or shown == "https://h/x")
+    assert "SEC" not in shown
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        '{"max_tokens": 3, "n": [1, 2]}',
-        '{"tokens_per_batch": 1024}',
-        "--tokens-per-second=3 --token-dim=64 --pass-count=4",
-        "--tokenizer=gpt2 --author me --keyboard=us --passes 3 --compass n",
-        "--sort-key id --primary-key id",
-        "--use-token --with-credentials --no-auth",
-        "/opt/auth/bin:/home/me/secrets/lib:/usr/lib",
-        "--mode=password",
-        r"--path=C:\x\y 10% 50%25 a%2Fb 'it''s'",
-        "--xla_disable_hlo_passes=a,b --xla_dump_to=/tmp/x",
-    ],
-)
+@pytest.mark.parametrize("value", examples_of_secrets("keep"))
 def test_values_without_secrets_stay(value: str) -> None:
     assert without_secrets(value, variable_rules()) == value
 

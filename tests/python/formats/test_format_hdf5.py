@@ -253,6 +253,30 @@ def test_names_that_are_no_utf8_are_skipped(tmp_path):
     assert found.verdict == "incomparable" and len(found.problems) == 3
 
 
+def test_all_verbs_say_which_names_are_skipped(tmp_path):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["x"] = np.arange(3.0)
+        file[b"bad\xff"] = np.arange(3.0)
+    path = tmp_path / "x.h5"
+    said = rf"{path}: 'bad\\xff' cannot be compared: its name is not UTF-8"
+    with pytest.raises(twinrun.Incomparable) as error:
+        twinrun.compare(path, path)
+    assert str(error.value).startswith(said)
+    for fresh in (True, False):
+        (facts,) = twinrun.index(path)
+        assert facts.fresh == fresh and facts.not_compared == (said,)
+    for verb in ("index", "show", "index"):
+        found = command(verb, path)
+        assert found.status == 0 and f"not compared: {said}\n" in found.out, found.out
+    assert "(not compared)' cannot be compared: the indexed file" in command("show", f"{path}.twm").out
+    Path(f"{path}.twm").unlink()
+    with h5py.File(path, "a") as file:
+        for number in range(12):
+            file[f"y{number}".encode() + b"\xff"] = 0
+    found = command("show", path).out
+    assert found.count("cannot be compared") == 10 and "not compared: 3 more\n" in found
+
+
 def test_deep_groups(tmp_path):
     with h5py.File(tmp_path / "x.h5", "w") as file:
         group = file

@@ -264,3 +264,75 @@ def test_damage_ends_in_format_errors(tmp_path, data):
     save = data.draw(st.sampled_from([np.savez, np.savez_compressed]))
     save(path, a=array_of("<f4", (5, 3)), b=np.arange(4), c=array_of([("p", "<f4"), ("q", "<i8")], (3,)))
     survives(path, data.draw(mutations(path.read_bytes())), format="npz")
+
+
+def damaged_archive(path, arrays, name):
+    """An archive of stored members, where one bit of the last element of a member is another one."""
+    np.savez(path, **arrays)
+    with zipfile.ZipFile(path) as archive:
+        info = archive.getinfo(f"{name}.npy")
+        with archive.open(info) as member:
+            last = member.read()[-8:]
+    raw = bytearray(path.read_bytes())
+    at = raw.index(last, info.header_offset) + 4
+    raw[at] ^= 1
+    path.write_bytes(raw)
+    with pytest.raises(zipfile.BadZipFile), np.load(path) as found:
+        found[name]
+
+
+SAID = r"member 'x\.npy': its checksum or its length is wrong"
+
+
+def test_checksums_of_stored_texts(tmp_path):
+    """Python reads them: the last part of a member is not given where its checksum is wrong."""
+    texts = np.array([f"text {n}" for n in range(5000)], "S9")
+    np.savez(tmp_path / "a.npz", x=texts, y=np.arange(3))
+    damaged_archive(tmp_path / "b.npz", {"x": texts, "y": np.arange(3)}, "x")
+    with open_file(tmp_path / "a.npz") as content:
+        whole = content.fields["x"].elements()
+        assert [*content.fields["x"].elements(4000, 500), *content.fields["x"].elements(4500)] == [
+            *whole[4000:]
+        ]
+    with open_file(tmp_path / "b.npz") as content:
+        for _ in range(2):
+            with pytest.raises(DamagedFile, match=SAID):
+                content.fields["x"].elements()
+        assert content.fields["x"].elements(0, 4000).tolist() == whole[:4000].tolist()
+        with pytest.raises(DamagedFile, match=SAID):
+            content.fields["x"].elements(4000)
+        assert content.fields["x"].elements(4998).size == 2  # a part tells nothing
+    found = twinrun.compare(tmp_path / "a.npz", tmp_path / "b.npz", partial=True)
+    assert found.verdict == "incomparable" and [f.field for f in found.fields] == ["y"]
+    with pytest.raises(DamagedFile, match=SAID):
+        twinrun.index(tmp_path / "b.npz")
+
+
+def test_checksums_of_stored_numbers_on_request(tmp_path):
+    arrays = {"x": np.linspace(1, 2, 300_000), "y": np.arange(3)}
+    np.savez(tmp_path / "a.npz", **arrays)
+    damaged_archive(tmp_path / "b.npz", arrays, "x")
+    for options in ({"verify": True}, {"verify": "yes"}):
+        assert twinrun.compare(tmp_path / "a.npz", tmp_path / "a.npz", options=options)
+        found = twinrun.compare(tmp_path / "a.npz", tmp_path / "b.npz", options=options, partial=True)
+        assert found.verdict == "incomparable" and [f.field for f in found.fields] == ["y"]
+        with pytest.raises(DamagedFile, match=SAID):
+            twinrun.compare(tmp_path / "a.npz", tmp_path / "b.npz", options=options)
+        with pytest.raises(DamagedFile, match=SAID):
+            twinrun.index(tmp_path / "b.npz", options=options)
+    with pytest.raises(FormatError, match="verify must be"):
+        open_file(tmp_path / "a.npz", verify="perhaps")
+    twinrun.index(tmp_path / "a.npz")
+    assert not twinrun.index(tmp_path / "a.npz", options={"verify": True})[0].fresh
+
+
+def test_checksums_of_members_that_are_read_whole(tmp_path):
+    np.savez(tmp_path / "x.npz", x=np.arange(3))
+    archive = archives.Archive(str(tmp_path / "x.npz"))
+    archive.read("x.npy", 1 << 20)
+    archive.close()
+    damaged_archive(tmp_path / "x.npz", {"x": np.arange(3)}, "x")
+    archive = archives.Archive(str(tmp_path / "x.npz"))
+    with pytest.raises(DamagedFile, match=SAID):
+        archive.read("x.npy", 1 << 20)
+    archive.close()

@@ -301,6 +301,67 @@ def test_masks() -> None:
     assert verdict(np.ma.array([1.0, 2.0]), np.array([1.0, 2.0])) == "same"
 
 
+class Gives:
+    """An object that gives numpy an array; asked: how often it was asked."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+        self.asked = 0
+
+    def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
+        self.asked += 1
+        return self.array
+
+
+def test_masks_of_objects_that_give_numpy_a_masked_array(tmp_path: Path) -> None:
+    masked = np.ma.array([1.0, 2.0, 3.0], mask=[0, 1, 0])
+    filled = np.ma.array([1.0, 0.0, 3.0], mask=[0, 1, 0], fill_value=-9.0)
+    for given in (
+        masked,
+        filled,
+        np.ma.array([1.0, 2.0]),
+        np.ma.array([(1, 2.0)], mask=[(1, 0)], dtype="i4,f8"),
+    ):
+        assert verdict(Gives(given), given) == verdict({"x": Gives(given)}, {"x": given}) == "same"
+        assert list(flattened("x", Gives(given))) == list(flattened("x", given))
+    check_differ(Gives(masked), Gives(np.ma.array([1.0, 2.0, 3.0], mask=[0, 0, 1])))
+    check_differ(Gives(masked), np.array([1.0, 2.0, 3.0]))
+    assert verdict(Gives(masked), Gives(np.ma.array([1.0, 99.0, 3.0], mask=[0, 1, 0]))) == "same"
+    other = {"x": np.ma.array([1.0, 2.0, 3.0], mask=[0, 0, 1])}
+    with twinrun.Run(tmp_path / "run", atol=1e-6) as run:
+        run.capture(0, {"x": Gives(masked)})
+    assert twinrun.compare(tmp_path / "run", {"x": masked}, steps="0")
+    assert not twinrun.compare(tmp_path / "run", other, steps="0")
+    golden.save({"x": Gives(masked)}, tmp_path / "golden")
+    assert golden.check(tmp_path / "golden", {"x": masked})
+    assert not golden.check(tmp_path / "golden", other)
+    sketches = [twinrun.sketch({"x": x}, atol=1e-6) for x in (Gives(masked), masked)]
+    assert sketches[0].compare(sketches[1]).verdict == "same"
+    with pytest.raises(twinrun.TwinrunError, match="has masked elements, which have no value"):
+        twinrun.digest(Gives(masked))
+
+
+def test_objects_are_asked_once_for_their_array() -> None:
+    for array in (np.arange(3.0), np.arange(3), np.ones((2, 2), "c8").T):
+        a, b = Gives(array), Gives(array)
+        assert twinrun.compare({"x": a}, {"x": b})
+        assert (a.asked, b.asked) == (1, 1)
+
+
+def test_masks_of_variables_in_open_netcdf_files(tmp_path: Path) -> None:
+    """netCDF4 gives numpy what is missing as masked elements."""
+    netcdf = pytest.importorskip("netCDF4")
+    for name, missing in (("a", 1), ("b", 2)):
+        with netcdf.Dataset(tmp_path / f"{name}.nc", "w") as file:
+            file.createDimension("x", 3)
+            file.createVariable("t", "f8", ("x",), fill_value=-9.0)[:] = np.ma.array(
+                np.zeros(3), mask=np.arange(3) == missing
+            )
+    with netcdf.Dataset(tmp_path / "a.nc") as a, netcdf.Dataset(tmp_path / "b.nc") as b:
+        assert verdict({"t": a["t"]}, {"t": a["t"][:]}) == "same"
+        assert verdict({"t": a["t"]}, {"t": b["t"]}) == "different"
+
+
 def test_how_numpy_stores_texts_and_structs_is_no_label(tmp_path: Path) -> None:
     """Widths of texts and the order of members: equal in memory, and of files elements are, wherever they stand."""
     words = ["a", "bcd"]

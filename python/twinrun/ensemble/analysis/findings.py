@@ -29,6 +29,7 @@ import numpy as np
 import pandas as pd
 
 from ..._core import __version__
+from ...arguments import names_given, paths_given
 from ...exports import Exports
 from ...report import ensemble
 from ..study.covariates import PREFIX, with_covariates
@@ -281,7 +282,7 @@ def analyse_frame(
     """All analyses (or those named) of a table of tasks; against: an earlier study, the base of a
     comparison.
     """
-    chosen = list(ANALYSES) if only is None else list(only)
+    chosen = list(ANALYSES) if only is None else names_given(only, "only")
     if only is None and any(str(c).startswith(PREFIX) for c in frame):
         chosen.insert(chosen.index("load") + 1, "covariates")
     made = competing(frame, options, chosen)
@@ -331,11 +332,11 @@ def analyse(
         The folder of a study. It may still run: the tasks that have ended are analysed.
     options : Options, default Options()
         What all analyses share.
-    only : iterable of str, default None
+    only : str or iterable of str, default None
         Names of analyses; None for all.
     against : str or path, default None
         The folder of an earlier study, to compare with.
-    covariates : iterable of paths, default ()
+    covariates : path or iterable of paths, default ()
         CSV files with numbers of tasks: a column `task` or `time`, and a column for each covariate.
 
     Returns
@@ -359,6 +360,6 @@ def analyse(
     """
     earlier = None if against is None else load_tasks(against)
     frame = load_tasks(study)
-    for path in covariates:
+    for path in paths_given(covariates):
         frame = with_covariates(frame, path)
     return analyse_frame(frame, options, only=only, against=earlier, study=frame.attrs["name"])

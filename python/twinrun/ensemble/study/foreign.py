@@ -17,6 +17,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from ...arguments import names_given
 from .templates import PLACES
 
 __all__ = [
@@ -443,6 +444,7 @@ def read_csv(text: str, value: str = "", factors: Sequence[str] = ()) -> list[di
         return []
     head = list(rows[0])
     time, scale = _time_column(head, value)
+    factors = names_given(factors, "factors")
     for name in factors:
         if name not in head:
             raise ValueError(f"there is no column {name!r:.60}: there are {', '.join(head):.200}")

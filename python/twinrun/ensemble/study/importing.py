@@ -22,6 +22,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from ...arguments import paths_given
 from ...errors import DamagedFile, MissingFile, TwinrunError, Unsupported
 from ...outputs import write_whole
 from .command_line import toml_of
@@ -456,6 +457,7 @@ def import_tasks(
 
     Raises as `read_foreign`, and where the folder is in use.
     """
+    files = paths_given(files)
     target = Path(folder)
     if target.exists() and any(target.iterdir()):
         raise TwinrunError("is not empty", where=target, fix="give another --output")

@@ -34,7 +34,7 @@ _BEFORE_VALUE = re.compile(rf"""\\*["']?(?:\s*[=:]\s*|\s+){_KIND_OF_CREDENTIALS}
 _WORD = re.compile(r"""(?:"(?:\\.|[^"\\])*"|'[^']*'|\\.|[^\s"'\\])+""", re.DOTALL)
 _OPTIONS = re.compile(rf"""["']?(?:\s+{_OPTION}(?:(?:=|\s+)\d{{1,9}})?)*\s*""", re.IGNORECASE)
 _COUNT = re.compile(
-    r"tokens|keys|(?:token|key|sig|pass)s?[-_]?(?:count|figs?|dim|size|len(?:gth)?|limit|per[-_][a-z_]+)",
+    r"tokens|keys?|(?:token|key|sig|pass)s?[-_]?(?:count|figs?|dim|size|len(?:gth)?|limit|per[-_][a-z_]+)",
     re.IGNORECASE,
 )
 _NUMBER = re.compile(r"\d{1,9}(?![\w.])")
@@ -98,7 +98,7 @@ def without_secrets(value: str, rules: dict[str, list[str]]) -> str:
     """The value of a variable, or a command, without secrets.
 
     From the first name of a secret on, the rest is hidden. Numbers of things, paths, and options
-    with numbers behind the secret stay. This hides more than src/core/history/secrets.hpp.
+    with numbers behind the secret stay. src/core/history/named_secrets.hpp does the same.
     """
     names = _names_of_secrets(rules)
     text = _URL.sub(lambda found: found["begin"] + found["rest"], _decoded(value, names))
@@ -117,7 +117,9 @@ def without_secrets(value: str, rules: dict[str, list[str]]) -> str:
         if before is not None:
             if _COUNT.fullmatch(text, begin, end) and _NUMBER.match(text, before.end()):
                 continue
-            if found[0].lower() == "key" and re.compile(r"\s+[a-z_]{1,12}(?:\s|\Z)").match(text, end):
+            if found[0].lower() in ("key", "keys") and re.compile(r"\s+[a-z_]{1,12}(?:\s|\Z)").match(
+                text, end
+            ):
                 if _KEY_OF_DATA.search(text[max(0, begin - 16) : begin]):
                     continue
         if shown and not _OPTIONS.fullmatch(text, at, end):
