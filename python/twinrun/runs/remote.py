@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -72,17 +74,31 @@ class _RemoteHistory(HistorySubject):
     """
 
     def __init__(self, store: RemoteStore) -> None:
-        if store.keys is None:
-            raise Unsupported(
-                "is a history, and a web server does not say which files it has",
-                where=store.name,
-                fix="download it first, or name it by s3:// or gs://",
-            )
         self._store, self._copies = store, Copies(store)
-        self._copies.bring(top_level(store))
+        if store.keys is None:
+            self._bring_journals()
+        else:
+            self._copies.bring(top_level(store))
         self._told: dict[Place, bool] = {}  # whether marks tell the data of a place
-        self._marks = [key for key in store.keys if STEP_MARK.fullmatch(key.rpartition("/")[2])]
+        self._marks = [key for key in store.keys or () if STEP_MARK.fullmatch(key.rpartition("/")[2])]
         super().__init__(self._copies.folder, store.name)
+
+    def _bring_journals(self) -> None:
+        """Brings what a web server does not list: the manifest, and by its name each journal up to the first
+        one that is not there. Without that one no step is whole.
+        """
+        self._copies.bring([MANIFEST])
+        with open(os.path.join(self._copies.folder, MANIFEST), "rb") as file:
+            first = file.readline()
+        try:
+            ranks = json.loads(first).get("ranks", 1)
+        except (ValueError, AttributeError):  # who opens the history says so
+            return
+        for rank in range(ranks if isinstance(ranks, int) and ranks > 1 else 0):
+            name = f"rank-{rank:05}.jsonl"
+            self._copies.bring([name])
+            if not os.path.exists(os.path.join(self._copies.folder, name)):
+                return
 
     def _bring(self, place: Place, data: bool) -> None:
         folder, files = self._files[place]
@@ -93,7 +109,13 @@ class _RemoteHistory(HistorySubject):
         if not data or not files.data:
             return
         if files.difference is not None:  # made of steps before
-            self._copies.bring(self._store.keys or ())
+            if self._store.keys is None:
+                raise Unsupported(
+                    "is a record, and a web server does not say which files it has",
+                    where=self.label,
+                    fix="download it first, or name it by s3:// or gs://",
+                )
+            self._copies.bring(self._store.keys)
         elif self._is_told(place):
             self._copies.stand_in(f"{folder}/{files.data}")
         else:

@@ -38,8 +38,7 @@ std::string percent_text(double a, double difference);
 std::string proof_text(std::uint64_t read, std::uint64_t elements);
 
 // Why arrays without metadata are compared directly.
-inline constexpr std::string_view kNoMetadata =
-    "no metadata at hand: every element is compared";
+inline constexpr std::string_view kNoMetadata = "no metadata at hand: every element is compared";
 // Of a field.
 inline constexpr std::string_view kNoData = "only its metadata is available, and its data is needed";
 // How names of fields end to which no tolerance applies, as Python stores them: digests of texts;

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import types
 from pathlib import Path
 
 import check_release
@@ -112,6 +113,39 @@ def test_recipes_fit_to_the_project() -> None:
         file.read_text("utf-8") for file in [ROOT / "CMakeLists.txt", *ROOT.glob("cmake/*.cmake")]
     )
     assert options and all(re.search(rf"(option|set)\({name} ", cmake) for name in options)
+
+
+class _Recipe:
+    """What the recipe of Spack asks of its base classes, for one set of variants."""
+
+    def __init__(self, variants: dict[str, object]) -> None:
+        self.spec = types.SimpleNamespace(
+            variants={name: types.SimpleNamespace(value=value) for name, value in variants.items()},
+            satisfies=lambda what: bool(variants.get(what.removeprefix("+"))),
+        )
+
+    def define(self, name: str, value: object) -> str:
+        return f"{name}={value}"
+
+    def define_from_variant(self, name: str, variant: str) -> str:
+        return f"{name}={self.spec.variants[variant].value}"
+
+
+@pytest.mark.parametrize("cuda", [False, True])
+def test_the_recipe_of_spack_names_its_options(monkeypatch: pytest.MonkeyPatch, cuda: bool) -> None:
+    """Without +cuda Spack has no variant cuda_arch: the recipe asked for it, and nothing was built."""
+    words = ("license", "version", "variant", "depends_on", "conflicts")
+    spack = types.ModuleType("spack.package")
+    vars(spack).update(dict.fromkeys(words, lambda *_, **__: None))
+    vars(spack).update(CMakePackage=_Recipe, CudaPackage=type("CudaPackage", (), {}))
+    monkeypatch.setitem(sys.modules, "spack", types.ModuleType("spack"))
+    monkeypatch.setitem(sys.modules, "spack.package", spack)
+    made: dict[str, object] = {}
+    exec((ROOT / "packaging/spack/packages/twinrun/package.py").read_text("utf-8"), made)
+    variants = {"fortran": True, "mpi": False, "uring": True, "zstd": True, "cuda": cuda}
+    args = made["Twinrun"](variants | ({"cuda_arch": ("90",)} if cuda else {})).cmake_args()
+    assert f"TWINRUN_CUDA={cuda}" in args and "TWINRUN_MPI=False" in args
+    assert ("TWINRUN_CUDA_ARCHITECTURES=90" in args) is cuda
 
 
 # ---- the forms ---------------------------------------------------------------------------------------------------------

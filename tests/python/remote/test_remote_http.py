@@ -15,7 +15,8 @@ from commands import HANG, command
 from object_server import ObjectServer, noise, npy, serving
 
 import twinrun
-from twinrun import FormatError, MissingFile, Unsupported, golden
+from twinrun import FormatError, MissingFile, TwinrunError, Unsupported, _core, golden
+from twinrun.capture.run import RankRun
 from twinrun.remote.protocols import file_system
 from twinrun.remote.store import Copies, RemoteStore
 
@@ -431,3 +432,59 @@ def test_secrets_get_into_no_report(tmp_path: Path, caplog: pytest.LogCaptureFix
     for text in texts:
         assert "hidden" not in text
     assert f"http://{host}/a.npy" in texts[0] + texts[4]
+
+
+def captured(path: Path, shift: float = 0.0, ranks: int = 1, **options: object) -> dict[str, bytes]:
+    """A history of three steps, of which the last is shifted; its files by their paths."""
+    turns = _core.Turns(ranks)
+    for rank in range(ranks):
+        begun = RankRun(path, turns, atol=1e-6) if ranks > 1 else twinrun.Run(path, atol=1e-6, **options)
+        with begun as run:
+            for step in range(3):
+                x = noise(20_000, step)
+                x[5] += shift * (step == 2 and rank == ranks - 1)
+                run.capture(step, {"x": x})
+    return {p.relative_to(path.parent).as_posix(): p.read_bytes() for p in path.rglob("*") if p.is_file()}
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_histories(tmp_path: Path, ranks: int) -> None:
+    objects = captured(tmp_path / "a", ranks=ranks) | captured(tmp_path / "b", 1.0, ranks)
+    with serving(objects) as server:
+        a, b = f"{server.url}/a/", f"{server.url}/b/"
+        result, here = twinrun.compare(a, b), twinrun.compare(tmp_path / "a", tmp_path / "b")
+        assert result.verdict == here.verdict == "different" and result.notes == []
+        assert result.first_divergence == here.first_divergence
+        assert "twinrun-remote-" not in str(result)
+        server.asked.clear()
+        assert twinrun.compare(a, tmp_path / "b", steps="0:1").verdict == "same"
+        assert server.asked and not any("step-0000000002/" in path for path, _, _ in server.asked)
+        data = "a/step-0000000001/rank-00000.data"
+        whole = server.objects[data]
+        server.objects[data] = bytes([whole[0] ^ 1]) + whole[1:]
+        with pytest.raises(TwinrunError, match=f"{data}: does not hold what its metadata"):
+            twinrun.compare(a, a, steps="1")
+        del server.objects[data]
+        with pytest.raises(TwinrunError):
+            twinrun.compare(a, a, steps="1")
+        if ranks > 1:  # without a journal no step is whole
+            del server.objects["a/rank-00001.jsonl"]
+            with pytest.raises(TwinrunError):
+                twinrun.compare(a, a)
+
+
+@pytest.mark.parametrize("ranks", ['"x"', "1000000", "-3", "null"])
+def test_a_manifest_that_names_any_number_of_ranks(tmp_path: Path, ranks: str) -> None:
+    objects = captured(tmp_path / "a", ranks=2)
+    objects["a/manifest.jsonl"] = objects["a/manifest.jsonl"].replace(
+        b'"ranks":2', f'"ranks":{ranks}'.encode()
+    )
+    with serving(objects) as server:
+        with pytest.raises(TwinrunError):
+            twinrun.compare(f"{server.url}/a/", f"{server.url}/a/")
+
+
+def test_a_record_on_a_web_server_is_refused(tmp_path: Path) -> None:
+    with serving(captured(tmp_path / "a", record="runs")) as server:
+        with pytest.raises(Unsupported, match="is a record, and a web server does not say"):
+            twinrun.compare(f"{server.url}/a/", f"{server.url}/a/")

@@ -52,7 +52,8 @@ class Twinrun(CMakePackage, CudaPackage):
             self.define_from_variant("TWINRUN_ZSTD", "zstd"),
             self.define_from_variant("TWINRUN_CUDA", "cuda"),
         ]
-        archs = self.spec.variants["cuda_arch"].value
-        if self.spec.satisfies("+cuda") and "none" not in archs:
-            args.append(self.define("TWINRUN_CUDA_ARCHITECTURES", ";".join(archs)))
+        if self.spec.satisfies("+cuda"):  # without it there is no variant cuda_arch
+            archs = self.spec.variants["cuda_arch"].value
+            if "none" not in archs:
+                args.append(self.define("TWINRUN_CUDA_ARCHITECTURES", ";".join(archs)))
         return args
