@@ -36,7 +36,7 @@ def import_pyarrow(path: str) -> tuple[ModuleType, ModuleType]:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
-        raise MissingPackage.of("pyarrow", "twinrun[tables]", path) from None
+        raise MissingPackage.of("pyarrow", "twinrun[parquet]", path) from None
     return pyarrow, pyarrow.parquet
 
 
