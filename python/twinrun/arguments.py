@@ -95,7 +95,10 @@ def names_given(given: str | Iterable[str], what: str) -> list[str]:
         return [given]
     if isinstance(given, (bytes, bytearray)) or not isinstance(given, Iterable):
         raise TwinrunError(f"{what} must be a text or a list of texts, not {given!r:.60}")
-    names = list(given)
+    try:
+        names = list(given)
+    except TypeError:  # an array of numpy without dimensions says that it can be iterated over
+        raise TwinrunError(f"{what} must be a text or a list of texts, not {given!r:.60}") from None
     for name in names:
         if not isinstance(name, str):
             raise TwinrunError(f"{what} must be a text or a list of texts: {name!r:.60} is no text")

@@ -124,6 +124,9 @@ class Dataset:
         kind = kind_of_elements(self.h5py, tid)
         if math.prod(self.shape) == 0:
             return Field(label, "u64", "little", self.shape, extents=(), kind=kind)
+        if problem is None and tid.detect_class(self.h5py.h5t.REFERENCE) and self.has_no_values():
+            message = "neither elements nor fill values were written: it is not defined what its references point at"
+            problem = Unsupported(message, where=f"{self.path}: dataset {label!r}")
         if problem is not None:
             new = unreadable(label, "u64", "little", self.shape, problem)
             new.kind = kind
@@ -234,6 +237,12 @@ class Dataset:
             and self.dataset.id.get_space_status() == h5d.SPACE_STATUS_NOT_ALLOCATED
             and self.dataset.id.get_storage_size() == 0
         )
+
+    def has_no_values(self) -> bool:
+        """Whether HDF5 gives elements nobody wrote as memory holds them: there is no space for any, and the
+        file asks for no fill values.
+        """
+        return self.never_written() and self.plist.get_fill_time() == self.h5py.h5d.FILL_TIME_NEVER
 
     def external(self, needed: int) -> Stored | Decoded:
         """Where elements in external files lie: one piece of a file, or a function that joins several

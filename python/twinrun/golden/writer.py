@@ -17,9 +17,9 @@ from ..arithmetic import any_values
 from ..comparison.field import place_text
 from ..comparison.settings import Decision, Settings
 from ..comparison.tolerances import Rule, Tolerances
-from ..errors import Incomparable, TwinrunError, Uncompared
+from ..errors import Incomparable, TwinrunError, Uncompared, Unsupported
 from ..outputs import check_folder
-from ..runs.fields import FieldRef
+from ..runs.fields import MOST_UNIFORM, FieldRef
 from ..runs.opening import open_subject, without_effect
 from ..runs.order import read_by_row
 from ..runs.provenance import read_provenance
@@ -81,6 +81,11 @@ class _Request:
         found = settings.decision(ref, ref, step)
         _core.check_tolerance(float(found.atol), float(found.rtol))
         size = ref.items * ref.itemsize
+        if ref.is_uniform and size > MOST_UNIFORM:
+            raise Unsupported(
+                f"field {ref.name!r}: none of its {ref.items} elements is stored, and digests of so many take more than the file",
+                fix="leave it out, by --field or a rule",
+            )
         if needs_values(found) and size > self.keep_values:
             raise Incomparable(
                 f"{place_text((step, 0)) if step is not None else 'field'} {ref.name!r}: {needs_values(found)} needs "

@@ -417,7 +417,10 @@ def bits_of_small(array: Any) -> tuple[Any, str | None]:
     """An array of 8-bit floating-point numbers as its bytes, and the name of their type; others as they are,
     and None.
     """
-    named = str(getattr(array, "dtype", "")).removeprefix("torch.")
+    try:
+        named = str(getattr(array, "dtype", "")).removeprefix("torch.")
+    except Exception:  # an object of another package may raise anything: it is no such array
+        return array, None
     if not named.startswith("float8_"):
         return array, None
     if isinstance(array, np.ndarray):  # of ml_dtypes

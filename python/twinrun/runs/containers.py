@@ -134,7 +134,7 @@ def _converted(value: Any) -> np.ndarray | None:
         raise
     except Exception:
         return None
-    return made if isinstance(made, np.ma.MaskedArray) or made.dtype.kind in "fiubcmM" else None
+    return made if isinstance(made, np.ma.MaskedArray) or made.dtype.kind in "fiubcmMOSU" else None
 
 
 def _objects(values: Iterable[object]) -> np.ndarray:
@@ -313,7 +313,9 @@ def _masked(flat: _Flat, name: str, value: np.ma.MaskedArray) -> None:
         _titles(flat, name, value.dtype)
         return
     filled = np.asarray(value.fill_value)  # numpy's default unless the user has set it
-    if filled.tobytes() != np.asarray(np.ma.default_fill_value(value)).astype(filled.dtype).tobytes():
+    with np.errstate(all="ignore"):  # that of a packed variable may have the type of what is stored
+        default = np.asarray(np.ma.default_fill_value(value)).astype(filled.dtype)
+    if filled.tobytes() != default.tobytes():
         flat.label(name, "fill", filled)
     mask = np.ma.getmaskarray(value)
     if not mask.any():

@@ -23,6 +23,7 @@ else:
     from ..later import numpy as np
 
 __all__ = [
+    "MOST_UNIFORM",
     "FieldLayout",
     "FieldRef",
     "check_alike",
@@ -32,6 +33,9 @@ __all__ = [
     "refs_of_fields",
     "refs_of_metadata",
 ]
+
+# Bytes of a field without stored elements of which digests are made, at most: they take 20 minutes.
+MOST_UNIFORM = 1 << 40
 
 
 def decoded_source(dtype: str, items: int, field: Field) -> _core.Source:

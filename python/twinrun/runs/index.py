@@ -20,7 +20,7 @@ from ..formats.folder import is_data_set, is_history, list_folder, told_format
 from ..formats.labels import labels_of
 from ..formats.model import summary_fields
 from ..urls import foreign_scheme, is_url
-from .fields import FieldRef, label_refs, refs_of_fields
+from .fields import MOST_UNIFORM, FieldRef, label_refs, refs_of_fields
 from .metadata import check_replaceable, metadata_path, status_code, untouched
 from .particles import find_particles, read_ids
 
@@ -32,7 +32,6 @@ else:
 __all__ = ["IndexFacts", "build", "field_plan", "index", "index_content"]
 
 
-_MOST_UNIFORM = 1 << 40  # bytes of a field without stored elements that is indexed: 20 minutes
 _LONGEST_HOW = 1 << 16  # characters of the format and options that metadata records
 _TICK = 0.002  # seconds; the clocks of Linux's own file systems advance every 1 to 10 ms
 _MOST_TICKS = 15
@@ -244,7 +243,7 @@ def index_content(
     for f in chosen.values():
         if f.problem is not None:
             raise f.problem
-        if f.uniform and f.size * f.itemsize > _MOST_UNIFORM:
+        if f.uniform and f.size * f.itemsize > MOST_UNIFORM:
             raise Unsupported(
                 f"field {f.name!r}: none of its {f.size} elements is stored, and metadata of so many takes more than the file",
                 where=content.path,

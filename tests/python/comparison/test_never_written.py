@@ -133,6 +133,24 @@ def test_metadata_of_sizes_that_nobody_can_read(tmp_path) -> None:
     assert not (tmp_path / "a.h5.twm").exists()
     assert twinrun.index(tmp_path / "a.h5", fields="x")[0].fields == 1
     assert twinrun.compare(tmp_path / "a.h5", tmp_path / "a.h5")
+    with pytest.raises(twinrun.Unsupported, match=r"'huge'.*none of its 1099511627776 elements is stored"):
+        twinrun.golden.save(tmp_path / "a.h5", tmp_path / "golden")
+    assert not (tmp_path / "golden").exists()
+
+
+def test_references_without_fill_values_are_not_compared(tmp_path) -> None:
+    """HDF5 leaves memory as it is, and makes references of it."""
+    for name, never in (("a", True), ("b", True), ("c", False), ("d", False)):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+            plist.set_chunk((999,))
+            if never:
+                plist.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+            kind = h5py.h5t.py_create(h5py.ref_dtype, logical=True)
+            h5py.h5d.create(file.id, b"x", kind, h5py.h5s.create_simple((70000,)), plist)
+    with pytest.raises(twinrun.TwinrunError, match="not defined what its references point at"):
+        twinrun.compare(tmp_path / "a.h5", tmp_path / "b.h5")
+    assert twinrun.compare(tmp_path / "c.h5", tmp_path / "d.h5").same
 
 
 @pytest.mark.parametrize("version", [2, 3])

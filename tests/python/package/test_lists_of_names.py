@@ -128,7 +128,7 @@ def test_a_rule():
     assert Rule(fields="array").matches("array", None) and not Rule(fields="array").matches("a", None)
 
 
-@pytest.mark.parametrize("given", [3, [3], b"x", [b"x"], ["x", None]], ids=repr)
+@pytest.mark.parametrize("given", [3, [3], b"x", [b"x"], ["x", None], np.array("x")], ids=repr)
 def test_what_is_no_text(given, tmp_path):
     x = {"x": np.zeros(3)}
     for call in (

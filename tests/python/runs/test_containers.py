@@ -362,6 +362,27 @@ def test_masks_of_variables_in_open_netcdf_files(tmp_path: Path) -> None:
         assert verdict({"t": a["t"]}, {"t": b["t"]}) == "different"
 
 
+def test_texts_and_packed_numbers_of_open_netcdf_files(tmp_path: Path) -> None:
+    netcdf = pytest.importorskip("netCDF4")
+    for name, last in (("a", "c"), ("b", "C")):
+        with netcdf.Dataset(tmp_path / f"{name}.nc", "w") as file:
+            file.createDimension("x", 3)
+            file.createVariable("s", str, ("x",))[:] = np.array(["a", "b", last], object)
+            packed = file.createVariable("p", "i2", ("x",))
+            packed.scale_factor = 0.5
+            packed[:] = np.ma.array([0.0, 1.0, 2.0], mask=[False, True, False])
+    with netcdf.Dataset(tmp_path / "a.nc") as a, netcdf.Dataset(tmp_path / "b.nc") as b:
+        assert verdict({"s": a["s"]}, {"s": a["s"][:]}) == "same"
+        assert verdict({"s": a["s"]}, {"s": b["s"]}) == "different"
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert verdict({"p": a["p"]}, {"p": b["p"]}) == "same"
+        with pytest.raises(twinrun.TwinrunError):  # a file that is open is no array
+            twinrun.compare(a, b)
+        with pytest.raises(twinrun.TwinrunError):
+            twinrun.compare({"a": a}, {"a": b})
+
+
 def test_how_numpy_stores_texts_and_structs_is_no_label(tmp_path: Path) -> None:
     """Widths of texts and the order of members: equal in memory, and of files elements are, wherever they stand."""
     words = ["a", "bcd"]

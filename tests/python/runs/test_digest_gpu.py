@@ -71,7 +71,9 @@ def test_gpu_reads_what_the_work_before_wrote_and_nothing_later() -> None:
     """A launch begins while the kernel before it ends: it must wait for what that one writes."""
     sizes = (1, 3_000, 200_000, 4_000_001)
     counters = [torch.zeros(n, dtype=torch.int32, device="cuda") for n in sizes]
-    expected = [[int(twinrun.digest(torch.full((n,), k, dtype=torch.int32))) for n in sizes] for k in range(1, 101)]
+    expected = [
+        [int(twinrun.digest(torch.full((n,), k, dtype=torch.int32))) for n in sizes] for k in range(1, 101)
+    ]
     found = []
     for _ in range(100):
         for counter in counters:
