@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -23,6 +24,7 @@ from .subject import Listed, ListedPlaces, Opened, Place, Subject
 __all__ = ["open_remote"]
 
 
+_DATA_OF_STEP = re.compile(r"step-\d{10,}/rank-\d+\.(data|twm)")
 _WHOLE = 256 << 10  # bytes: smaller metadata is read as a whole, as each request takes its time
 
 
@@ -38,6 +40,12 @@ def open_remote(url: str, options: Mapping[str, object]) -> Subject:
         return _files([name, *_beside(url, name, options)], options, detach)
     if store.attach(MANIFEST) is not None:
         return _RemoteHistory(store)
+    if any(_DATA_OF_STEP.fullmatch(key) for key in store.keys or ()):
+        raise MissingFile(
+            f"has the steps of a history, and not its {MANIFEST}",
+            where=store.name,
+            fix="upload the history again: what no manifest names was never committed",
+        )
     return _files([enter_store(store)], options, forget_store)
 
 

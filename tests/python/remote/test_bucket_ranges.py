@@ -190,3 +190,11 @@ def test_histories_that_flush_brought(bucket: Bucket, tmp_path: Path) -> None:
         assert asked(bucket, ".data") == 0, bucket.asked
         assert twinrun.compare(url, tmp_path / name, method="direct").verdict == "same"
     assert any(key.endswith("group.data") for key in bucket.keys("flushed-shared"))
+
+
+def test_a_manifest_that_is_not_there_is_named(bucket: Bucket, tmp_path: Path, first: str) -> None:
+    url = "s3://bucket/ranges/no-manifest"
+    captured(url, tmp_path)
+    bucket.fs.call_s3("delete_object", Bucket="bucket", Key="ranges/no-manifest/manifest.jsonl")
+    with pytest.raises(twinrun.MissingFile, match=r"has the steps of a history, and not its manifest\.jsonl"):
+        twinrun.compare(first, url)
