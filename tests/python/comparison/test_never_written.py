@@ -153,6 +153,20 @@ def test_references_without_fill_values_are_not_compared(tmp_path) -> None:
     assert twinrun.compare(tmp_path / "c.h5", tmp_path / "d.h5").same
 
 
+@pytest.mark.parametrize("dtype", ["f8", "i4", [("a", "f4"), ("b", "i2", (3,))]], ids=str)
+def test_numbers_without_fill_values_are_0(tmp_path, dtype) -> None:
+    kind = h5py.h5t.py_create(np.dtype(dtype), logical=True)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        plist.set_chunk((9,))
+        plist.set_fill_value(np.ones((), dtype))
+        plist.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+        h5py.h5d.create(file.id, b"x", kind, h5py.h5s.create_simple((70,)), plist)
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file["x"] = np.zeros(70, dtype)
+    assert twinrun.compare(tmp_path / "a.h5", tmp_path / "b.h5", ignore_attributes="*").same
+
+
 @pytest.mark.parametrize("version", [2, 3])
 def test_arrays_of_zarr_without_chunks(tmp_path, version) -> None:
     zarr = pytest.importorskip("zarr")

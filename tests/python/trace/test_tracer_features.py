@@ -1,5 +1,6 @@
 """Traces of trainings that use more of PyTorch: graphs, scalers, transforms, TorchScript, compiled functions, modules with hooks."""
 
+import gc
 import warnings
 
 import pytest
@@ -425,3 +426,40 @@ def test_a_graph_that_was_dropped_is_not_kept(tmp_path) -> None:
             del y
             gc.collect()
             assert marks[-1]() is None
+
+
+def test_hooks_are_nothing_that_the_garbage_collector_looks_at() -> None:
+    """A step makes thousands of them. Tracked, they set Python to look at all that PyTorch keeps, every few steps."""
+    from twinrun.torch.module_gradients import _Entry, _Exit, _Region
+    from twinrun.torch.node_gradients import _Node
+
+    region = _Region("layer", "Linear", "backward", 0, False)
+    hooks = [
+        region,
+        _Entry(object(), region),
+        _Exit(object(), region, (0,)),
+        _Node(object(), "layer", "Linear", "AddmmBackward0", 0),
+    ]
+    assert not any(map(gc.is_tracked, hooks))
+
+
+def test_values_of_a_step_are_its_own_where_lists_are_used_again(tmp_path) -> None:
+    """Steps with more values, fewer and more again: each has those that a trace of it alone has."""
+    steps = (1, 3, 0, 2)
+    model = nn.Linear(2, 2)
+
+    def traced(path, numbers) -> dict:
+        with trace(model, path, start=numbers[0]) as of:
+            for number in numbers:
+                model(torch.full((1, 2), float(number)))
+                for k in range(steps[number] + 1):
+                    of.record(f"value {k}", torch.full((2,), float(number)))
+                of.step()
+        return {
+            n: [(e.operation, [(v.name, v.digest) for v in e.values]) for e in events_of(path, n)]
+            for n in numbers
+        }
+
+    together = traced(tmp_path / "all", list(range(len(steps))))
+    for number in range(len(steps)):
+        assert traced(tmp_path / f"alone {number}", [number])[number] == together[number]
