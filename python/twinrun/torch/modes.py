@@ -8,28 +8,34 @@ import contextlib
 from collections.abc import Iterator
 
 import torch
-from torch._ops import _len_torch_dispatch_stack_pre_dispatch
 from torch.utils._python_dispatch import _disable_current_modes
 
 __all__ = ["compiling", "in_backward", "no_modes", "sees_operations"]
 
 _NONE = contextlib.nullcontext()
+# Looked up once: every event asks. PyTorch includes the key PreDispatch while a mode is there that
+# comes before the dispatch.
+_modes = torch._C._len_torch_dispatch_stack
+_mode_at = torch._C._get_dispatch_stack_at
+_transform = torch._C._functorch.peek_interpreter_stack
+_included = torch._C._dispatch_tls_is_dispatch_key_included
+_EARLY = torch._C.DispatchKey.PreDispatch
 
 
 def sees_operations(own: object = None) -> bool:
     """Whether a dispatch mode, other than `own`, or a transform of torch.func sees operations."""
-    modes = torch._C._len_torch_dispatch_stack()
+    modes = _modes()
     return (
-        torch._C._functorch.peek_interpreter_stack() is not None
+        _transform() is not None
         or modes > 1
-        or (modes == 1 and (own is None or torch._C._get_dispatch_stack_at(0) is not own))
-        or _len_torch_dispatch_stack_pre_dispatch() != 0
+        or (modes == 1 and (own is None or _mode_at(0) is not own))
+        or _included(_EARLY)
     )
 
 
 def no_modes() -> contextlib.AbstractContextManager:
     """A context in which no dispatch mode and no transform of torch.func sees operations."""
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    if _transform() is not None:
         return _outside_of_transforms()
     return _no_dispatch_modes()
 
@@ -44,7 +50,7 @@ def _outside_of_transforms() -> Iterator[None]:
 
 def _no_dispatch_modes() -> contextlib.AbstractContextManager:
     # PyTorch's own context takes 5 us also where there is no mode, as in most trainings.
-    if torch._C._len_torch_dispatch_stack() == 0 and _len_torch_dispatch_stack_pre_dispatch() == 0:
+    if _modes() == 0 and not _included(_EARLY):
         return _NONE
     return _disable_current_modes()
 

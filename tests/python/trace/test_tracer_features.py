@@ -443,6 +443,82 @@ def test_hooks_are_nothing_that_the_garbage_collector_looks_at() -> None:
     assert not any(map(gc.is_tracked, hooks))
 
 
+class _Doubled(torch.autograd.Function):
+    """Its gradient is made by NumPy, which no operation shows."""
+
+    factor = 2.0
+
+    @staticmethod
+    def forward(ctx, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(gradient.numpy() * type(ctx)._forward_cls.factor)
+
+
+class _Double(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return _Doubled.apply(x)
+
+
+def test_of_nodes_of_the_graph_those_are_events_that_are_no_operations(tmp_path, monkeypatch) -> None:
+    """PyTorch's own nodes run operations, which are events of their module. A node that somebody wrote is
+    named where it does something else.
+    """
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), _Double())
+
+    def traced(path) -> list:
+        with trace(model, path, level="ops", on_error="raise"):
+            y = model(torch.ones(2, 3))
+            (y**2).sum().backward()
+        model.zero_grad()
+        return TraceSubject(path).events(0, 0)[0]
+
+    events = [e for e in traced(tmp_path / "a") if e.phase == "backward"]
+    nodes = {e.operation for e in events if "Backward" in e.operation}
+    assert nodes == {"_DoubledBackward"}
+    (into, out) = (e for e in events if e.operation == "_DoubledBackward")
+    assert [v.out for v in (*into.values, *out.values)] == [False, True]
+    made = {(e.module, e.operation) for e in events}
+    assert ("1", "aten.tanh_backward.default") in made
+    assert ("0", "aten.mm.default") in made
+
+    monkeypatch.setattr(_Doubled, "factor", 2.0 + 2**-22)
+    traced(tmp_path / "b")
+    first = twinrun.compare_traces(tmp_path / "a", tmp_path / "b").first_divergence
+    assert (first.site.phase, first.site.operation, first.reason) == (
+        "backward",
+        "_DoubledBackward",
+        "operation",
+    )
+
+
+def test_what_an_operation_takes_is_that_of_before_where_it_writes(tmp_path) -> None:
+    """Arguments are read after the operation only where it leaves them as they are."""
+    with trace(nn.Identity(), tmp_path / "a", level="ops", on_error="raise"):
+        x = torch.ones(3)
+        y = x + 1
+        x.add_(y)
+        torch.mul(y, 2, out=x)
+        torch._foreach_add_([x, y], 1.0)
+    events = {e.operation: e for e in TraceSubject(tmp_path / "a").events(0, 0)[0]}
+
+    def digests(name: str) -> list[tuple[bool, int]]:
+        return [(v.out, v.digest) for v in events[name].values if v.role == "value" and v.dtype != "python"]
+
+    one, two, three, four, five = (int(twinrun.digest(torch.full((3,), float(n)))) for n in range(1, 6))
+    assert digests("aten.add.Tensor") == [(False, one), (True, two)]
+    taken = [d for out, d in digests("aten.add_.Tensor") if not out]
+    given = {d for out, d in digests("aten.add_.Tensor") if out}
+    assert taken == [one, two] and given == {three}
+    assert [d for out, d in digests("aten.mul.out") if not out] == [two]
+    assert {d for out, d in digests("aten.mul.out") if out} == {four}
+    assert [d for out, d in digests("aten._foreach_add_.Scalar") if not out] == [four, two]
+    assert {d for out, d in digests("aten._foreach_add_.Scalar") if out} == {five, three}
+
+
 def test_values_of_a_step_are_its_own_where_lists_are_used_again(tmp_path) -> None:
     """Steps with more values, fewer and more again: each has those that a trace of it alone has."""
     steps = (1, 3, 0, 2)
