@@ -1,11 +1,7 @@
-"""Hooks of gradients at nodes of the graph that run code of others, for traces of operations.
-
-What PyTorch's own nodes do are operations: a trace of these sees all that such a node reads and gives.
-"""
+"""Hooks of gradients at every node of the graph, for traces of operations."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from typing import Any
 
@@ -20,15 +16,6 @@ from .values import leaves
 __all__ = ["NodeGradients", "module_of_node"]
 
 _KEY = "twinrun"  # of what a node of the graph knows about itself
-# PyTorch generates these classes: their code is operations. Those that somebody wrote by hand
-# (`autograd.Function`, in C++ too, and what is compiled) may call kernels besides.
-_GENERATED = re.compile(r"[A-Za-z0-9]*Backward[0-9]+")
-
-
-def _is_operations(node: Any, name: str) -> bool:
-    """Whether a node runs operations of PyTorch, and nothing else."""
-    kind = type(node)
-    return kind.__module__ == "builtins" and kind.__name__ == name and _GENERATED.fullmatch(name) is not None
 
 
 def module_of_node() -> str:
@@ -60,7 +47,7 @@ class _Node(msgspec.Struct, gc=False, eq=False):
 
 
 class NodeGradients:
-    """The hooks of the nodes of a graph that are no operations."""
+    """The hooks of the nodes of a graph."""
 
     def __init__(self, guard: Guard, position: Position, recorder: Recorder) -> None:
         self._guard, self._position, self._recorder = guard, position, recorder
@@ -82,8 +69,7 @@ class NodeGradients:
         first: int = 0,
         hidden: bool = False,
     ) -> None:
-        """Adds hooks to nodes and to those before them, and tells all of them where they were made. What is
-        added lives as long as their graph.
+        """Adds hooks to nodes and to those before them: they live as long as their graph.
 
         path, kind: of the module that made them. It ends at nodes whose id is in `stops`, and at
         those made before the sequence number `first`. hidden: they have no events.
@@ -100,7 +86,7 @@ class NodeGradients:
                 continue
             if _KEY not in node.metadata:
                 node.metadata[_KEY] = path
-                if not hidden and not _is_operations(node, name):
+                if not hidden:
                     one = _Node(self, path, kind, name, self._position.microbatch)
                     node.register_prehook(one)
                     node.register_hook(one)

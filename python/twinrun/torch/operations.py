@@ -54,7 +54,6 @@ _FILLED = {"rrelu_with_noise": {"noise"}, "rrelu_with_noise_": {"noise"}}
 # Collectives give tensors whose values come later, when the program waits for them. They are seen
 # where they are used.
 _COLLECTIVES = {"c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem"}
-_OWN = {"aten", "prims"}
 _LATER = {"fsdp.all_gather_copy_in"}  # what it gives has room for what other processes send
 UNDER_WAY = "what a collective gives: seen where it is used"
 _PASSED = {"detach", "alias", "_record_function_enter_new", "_record_function_exit", "_record_function_enter"}
@@ -62,12 +61,10 @@ _PASSED = {"detach", "alias", "_record_function_enter_new", "_record_function_ex
 
 class _Schema:
     """What the schema of an operation says: whether it is a view, which arguments it writes, and whether its
-    values come later. pure: it writes none, and is PyTorch's own: the schemas of others may not tell.
+    values come later.
     """
 
-    __slots__ = (
-        "arguments", "fills", "later", "name", "passed", "pure", "room", "unwritten", "whole_name", "writes",
-    )  # fmt: skip
+    __slots__ = ("arguments", "fills", "later", "name", "passed", "room", "unwritten", "whole_name", "writes")
 
     def __init__(self, func: Any) -> None:
         name = self.name = func.__name__.split(".")[0]
@@ -89,7 +86,6 @@ class _Schema:
         if self.later:
             received = name.startswith("recv")
             self.fills |= {a.name for a in schema.arguments if received or "output" in a.name}
-        self.pure = namespace in _OWN and not (writes or self.fills or self.later or self.unwritten)
 
 
 class OperationEvents:
@@ -136,53 +132,32 @@ class OperationEvents:
                 self._recorder.setting(event, label, UNWRITTEN, out=out)
         self._recorder.see_tensors(event, seen, out=out)
 
-    def begin(self, name: str, named: dict[str, Any] | None) -> Event | None:
-        """An operation that is about to run. Gives None where the trace stops at it.
-
-        named: what it takes; None where `end` is told that.
-        """
+    def begin(self, name: str, named: dict[str, Any]) -> Event | None:
+        """An operation that is about to run: what it takes. None where the trace stops at it."""
         with self._guard.work(("the arguments of", name)):
             position, recorder = self._position, self._recorder
             phase, module = self._place()
-            if phase == "backward":
-                recorder.gradient_seen()
             enclosing = position.frames[-1].call if position.frames else -1
             values, call = recorder.new_values(), position.new_call()
             event = Event(phase, position.microbatch, module, "", name, call, enclosing, values)
-            if named is not None:
-                self._see_taken(event, named)
+            tensors, plain = operands(named)
+            if plain:
+                recorder.setting(event, "settings", repr(plain))
+            self._see(event, tensors, out=False)
             return event
         return None
-
-    def _see_taken(self, event: Event, named: dict[str, Any]) -> None:
-        tensors, plain = operands(named)
-        if plain:
-            self._recorder.setting(event, "settings", repr(plain))
-        self._see(event, tensors, out=False)
 
     def keeps(self, event: Event | None) -> bool:
         """Whether this is a place whose data is kept."""
         return event is not None and self._recorder.keeps(event)
 
-    def end(
-        self,
-        event: Event | None,
-        result: Any,
-        written: dict[str, Any],
-        taken: dict[str, Any] | None = None,
-    ) -> None:
-        """What an operation gave. Its event comes after those that ran inside of it.
-
-        taken: what it took, where `begin` was not told: all is digested in one batch then, which only serves
-        where the operation left it as it was.
-        """
+    def end(self, event: Event | None, result: Any, written: dict[str, Any]) -> None:
+        """What an operation gave. Its event comes after those that ran inside of it."""
         if event is None or self._guard.stopped:
             return
         with self._guard.work(("the results of", event.operation)):
             self._recorder.ensure_begun()
             with self._recorder.together():
-                if taken is not None:
-                    self._see_taken(event, taken)
                 self._see_given(event, "output", result)
                 if written:
                     self._see_given(event, "written", written)
@@ -261,8 +236,7 @@ class OperationMode(TorchDispatchMode):
             return func(*args, **kwargs)
         named = {**dict(zip(schema.arguments, args, strict=False)), **kwargs}
         taken = {n: v for n, v in named.items() if n not in schema.fills} if schema.fills else named
-        # What stays as it is may be read afterwards, in one batch with the results.
-        seen = self._events.begin(schema.whole_name, None if schema.pure else taken)
+        seen = self._events.begin(schema.whole_name, taken)
         before = _bytes_of(named.get("self")) if schema.name in _RESIZES else 0
         if seen is not None and self._events.keeps(seen):
             result, ran = self._kernels.ran(lambda: func(*args, **kwargs))
@@ -281,7 +255,7 @@ class OperationMode(TorchDispatchMode):
             else:
                 given = result
             written = {n: named[n] for n in schema.writes if n in named}
-            self._events.end(seen, given, written, taken if schema.pure else None)
+            self._events.end(seen, given, written)
         return result
 
 

@@ -51,10 +51,6 @@ class Recorder:
         """The next event is the first of an iteration."""
         self._begun = False
 
-    def gradient_seen(self) -> None:
-        """A gradient was seen of which another part of the trace makes the event."""
-        self._gradient_seen()
-
     def ensure_begun(self) -> None:
         """Writes what comes before the first event of an iteration."""
         if not self._begun:

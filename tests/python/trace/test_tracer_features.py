@@ -1,6 +1,7 @@
 """Traces of trainings that use more of PyTorch: graphs, scalers, transforms, TorchScript, compiled functions, modules with hooks."""
 
 import gc
+import threading
 import warnings
 
 import pytest
@@ -462,10 +463,8 @@ class _Double(nn.Module):
         return _Doubled.apply(x)
 
 
-def test_of_nodes_of_the_graph_those_are_events_that_are_no_operations(tmp_path, monkeypatch) -> None:
-    """PyTorch's own nodes run operations, which are events of their module. A node that somebody wrote is
-    named where it does something else.
-    """
+def test_a_node_whose_gradient_is_made_by_other_code_is_named(tmp_path, monkeypatch) -> None:
+    """No operation shows what it does: the gradients into it and out of it do."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), _Double())
 
@@ -477,8 +476,6 @@ def test_of_nodes_of_the_graph_those_are_events_that_are_no_operations(tmp_path,
         return TraceSubject(path).events(0, 0)[0]
 
     events = [e for e in traced(tmp_path / "a") if e.phase == "backward"]
-    nodes = {e.operation for e in events if "Backward" in e.operation}
-    assert nodes == {"_DoubledBackward"}
     (into, out) = (e for e in events if e.operation == "_DoubledBackward")
     assert [v.out for v in (*into.values, *out.values)] == [False, True]
     made = {(e.module, e.operation) for e in events}
@@ -495,8 +492,49 @@ def test_of_nodes_of_the_graph_those_are_events_that_are_no_operations(tmp_path,
     )
 
 
+@pytest.mark.parametrize("level", ["modules", "ops"])
+def test_gradients_of_another_thread_are_seen(tmp_path, level) -> None:
+    """No mode is there that shows its operations. Nothing but these gradients differs, and no parameter has one."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 3), nn.Tanh()).requires_grad_(False)
+
+    def traced(path, seed: float) -> None:
+        x, gradient = torch.ones(2, 3, requires_grad=True), torch.full((2, 3), seed)
+        with trace(model, path, level=level, on_error="raise"):
+            y = model(x)
+            thread = threading.Thread(target=y.backward, args=(gradient,))
+            thread.start()
+            thread.join()
+
+    traced(tmp_path / "a", 1.0)
+    traced(tmp_path / "b", 2.0)
+    traced(tmp_path / "c", 1.0)
+    assert twinrun.compare_traces(tmp_path / "a", tmp_path / "c").same
+    found = twinrun.compare_traces(tmp_path / "a", tmp_path / "b")
+    assert found.verdict == "different"
+    assert found.first_divergence.site.phase == "backward"
+
+
+def test_modes_before_the_dispatch_are_noticed() -> None:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    from twinrun.torch.modes import no_modes, sees_operations
+
+    met = []
+
+    def seen(x: torch.Tensor) -> torch.Tensor:
+        met.append(sees_operations())
+        with no_modes():
+            met.append(sees_operations())
+        return x.sin()
+
+    make_fx(seen, pre_dispatch=True)(torch.ones(2))
+    assert met == [True, False]
+    assert not sees_operations()
+
+
 def test_what_an_operation_takes_is_that_of_before_where_it_writes(tmp_path) -> None:
-    """Arguments are read after the operation only where it leaves them as they are."""
+    """Its arguments are digested before it runs, and what it wrote afterwards."""
     with trace(nn.Identity(), tmp_path / "a", level="ops", on_error="raise"):
         x = torch.ones(3)
         y = x + 1
@@ -517,6 +555,18 @@ def test_what_an_operation_takes_is_that_of_before_where_it_writes(tmp_path) -> 
     assert {d for out, d in digests("aten.mul.out") if out} == {four}
     assert [d for out, d in digests("aten._foreach_add_.Scalar") if not out] == [four, two]
     assert {d for out, d in digests("aten._foreach_add_.Scalar") if out} == {five, three}
+
+
+def test_statistics_that_a_schema_does_not_call_written_are_those_of_before(tmp_path) -> None:
+    """`native_batch_norm` writes the running mean, and its schema does not say so."""
+    model = nn.BatchNorm1d(2)
+    before = int(twinrun.digest(model.running_mean))
+    with trace(model, tmp_path / "a", level="ops", on_error="raise"):
+        model(torch.arange(6.0).view(3, 2))
+    assert int(twinrun.digest(model.running_mean)) != before
+    events = [e for e in TraceSubject(tmp_path / "a").events(0, 0)[0] if "batch_norm" in e.operation]
+    taken = {v.name: v.digest for e in events for v in e.values if not v.out}
+    assert taken["running_mean"] == before
 
 
 def test_values_of_a_step_are_its_own_where_lists_are_used_again(tmp_path) -> None:
