@@ -95,7 +95,10 @@ def test_passes_over_shares_of_the_ids_find_the_same(tmp_path: pathlib.Path) -> 
     order = random.permutation(n)
     a = write(tmp_path / "a", ids, {"x": x}, np.arange(n) * 3 // n)
     b = write(tmp_path / "b", ids[order], {"x": moved[order]}, np.arange(n) * 5 // n)
-    whole, shares = (twinrun.compare(a, b, key="id", memory=m).fields[1] for m in (1 << 30, 1 << 22))
+    whole, shares = (
+        twinrun.compare(a, b, key="id", options=twinrun.CompareOptions(memory=m)).fields[1]
+        for m in (1 << 30, 1 << 22)
+    )
     assert whole.different == 500
     for name in (
         "different",
