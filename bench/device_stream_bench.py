@@ -241,7 +241,7 @@ def comparison(a: object, b: object, **options: object) -> Work:
 
     def run() -> Took:
         start = time.perf_counter()
-        result = twinrun.compare(a, b, atol=EPS, **options)
+        result = twinrun.compare(a, b, atol=EPS, options=twinrun.CompareOptions(**options))
         seconds = time.perf_counter() - start
         asked = str(options.get("device", "auto"))
         if not result.same:

@@ -91,14 +91,21 @@ def _direct_mmap(case: Case) -> Outcome:
         }
         for run in "ab"
     ]
-    result = twinrun.compare(*sides, atol=case.eps, method="direct")
+    result = twinrun.compare(*sides, atol=case.eps, options=twinrun.CompareOptions(method="direct"))
     return _outcome(result, 2 * case.bytes)
 
 
 def _direct(io: str) -> Callable[[Case], Outcome]:
     def run(case: Case) -> Outcome:
         a, b = case.path("a"), case.path("b")
-        return _outcome(twinrun.compare(a, b, atol=case.eps, method="direct", io=io, use_metadata=False))
+        return _outcome(
+            twinrun.compare(
+                a,
+                b,
+                atol=case.eps,
+                options=twinrun.CompareOptions(method="direct", io=io, use_metadata=False),
+            )
+        )
 
     return run
 
@@ -108,7 +115,7 @@ def _with(metadata: Metadata) -> Callable[[Case], Outcome]:
 
     def run(case: Case) -> Outcome:
         a, b = case.path("a", metadata), case.path("b", metadata)
-        return _outcome(twinrun.compare(a, b, atol=case.eps, method=method))
+        return _outcome(twinrun.compare(a, b, atol=case.eps, options=twinrun.CompareOptions(method=method)))
 
     return run
 

@@ -75,8 +75,9 @@ def make_cases(folder: Path, size: int) -> dict[str, tuple[Path, Path, dict]]:
     return cases
 
 
-def by_twinrun(a: Path, b: Path, **options: object) -> Found:
-    result = twinrun.compare(a, b, atol=ATOL, **options)
+def by_twinrun(a: Path, b: Path, use_metadata: bool = True, **how: object) -> Found:
+    options = twinrun.CompareOptions(use_metadata=use_metadata)
+    result = twinrun.compare(a, b, atol=ATOL, options=options, **how)
     read = sum(stage["bytes_read"] for f in result.fields for stage in f.stages.values())
     return result.verdict, sum(f.different for f in result.fields), read
 

@@ -157,14 +157,23 @@ def main() -> int:
     wrong = [
         f"{run}: its history is not what PyTorch saved"  # to the last bit
         for run in (options.a, options.b)
-        if twinrun.compare(run / "history", run / "pt", atol=0, use_metadata=False).verdict != "same"
+        if twinrun.compare(
+            run / "history", run / "pt", atol=0, options=twinrun.CompareOptions(use_metadata=False)
+        ).verdict
+        != "same"
     ]
     for _ in range(options.rounds):
         began = time.perf_counter()
         truth = brute_force(options.a, options.b, options.atol, options.rtol)
         seconds.setdefault("brute force", []).append(time.perf_counter() - began)
         for name, (a, b, metadata) in ways(options.a, options.b).items():
-            result = twinrun.compare(a, b, atol=options.atol, rtol=options.rtol, use_metadata=metadata)
+            result = twinrun.compare(
+                a,
+                b,
+                atol=options.atol,
+                rtol=options.rtol,
+                options=twinrun.CompareOptions(use_metadata=metadata),
+            )
             seconds.setdefault(name, []).append(result.seconds)
             if len(seconds[name]) == 1:
                 lines.append({"way": name, "verdict": result.verdict, "bytes_read": result.bytes_read})

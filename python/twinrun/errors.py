@@ -47,10 +47,11 @@ _PARAMETERS = {
     "--cast": "types='values'",
     "--common": "common=True",
     "--nan-differs": "equal_nan=False",
-    "--no-metadata": "use_metadata=False",
+    "--no-metadata": "options=CompareOptions(use_metadata=False)",
     "--tolerate-integers": "tolerate_integers=True",
     "--format-option partial=true": "partial=True",
-    "--method direct": "method='direct'",
+    "--key auto": "key='auto'",
+    "--method direct": "options=CompareOptions(method='direct')",
     **{f"--format {name}": f"format='{name}'" for name in ("bytes", "raw", "table")},
     "--field": "fields",
     "--leave-out": "leave_out",
@@ -104,7 +105,7 @@ def in_words_of_the_caller(text: str) -> str:
             text,
         )
     return re.sub(
-        r"(?<![\w-])(--method direct|--format (?:bytes|raw|table)|--format-option partial=true|--[a-z][a-z-]*)(?![\w-])",
+        r"(?<![\w-])(--method direct|--key auto|--format (?:bytes|raw|table)|--format-option partial=true|--[a-z][a-z-]*)(?![\w-])",
         lambda found: _PARAMETERS.get(found[0], found[0]),
         text,
     )

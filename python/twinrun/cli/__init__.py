@@ -91,12 +91,9 @@ def _run(arguments: Sequence[str]) -> int:
     """
     if "_TWINRUN_COMPLETE" in os.environ:  # a shell asks for completions
         cli.main(prog_name="twinrun")
-    if not arguments:  # no verb did its work: what there is to do is said as an error would be
-        with click.Context(cli, info_name="twinrun", **cli.context_settings) as context:
-            click.echo(cli.get_help(context), err=True)
-        return 2
     try:
-        with cli.make_context("twinrun", list(arguments)) as context:
+        # Who types no verb asks what there is: that is a result, and no error.
+        with cli.make_context("twinrun", list(arguments) or ["--help"]) as context:
             status = cli.invoke(context)
     except click.exceptions.Exit as e:  # --help, --version
         status = e.exit_code

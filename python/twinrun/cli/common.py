@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from ..errors import TwinrunError, one_line
+from ..errors import one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -148,8 +148,6 @@ def format_options(verb: Callable) -> Callable:
         **rest: object,
     ) -> int:
         given = {"format": format_name, "dtype": dtype, "shape": shape, "offset": offset}
-        if shape is not None and dtype is None and format_name in (None, "raw"):
-            raise TwinrunError("--shape needs --dtype")
         return verb(
             *args, options={**format_option, **{k: v for k, v in given.items() if v is not None}}, **rest
         )

@@ -253,6 +253,7 @@ def _distances(
 ) -> int:
     """How far both runs are from that of --closer-to."""
     from ..comparison.distances import compare_distances, distance_lines, distances_document
+    from ..comparison.options import CompareOptions
 
     _refuse(_NOT_OF_DISTANCES, _by_option(asked, reports, team), "has no meaning with --closer-to")
     with progress_bar(quiet) as progress:
@@ -262,10 +263,10 @@ def _distances(
             asked["closer_to"],
             factor=asked["farther_by"] or 1.0,
             fields=asked["fields"] or None,
-            **{name: asked[name] for name in ("steps", "ranks", "key", "align", "common", "leave_out", "options", "cache")},
-            **asked["reading"],
+            **{name: asked[name] for name in ("steps", "ranks", "key", "align", "common", "leave_out")},
+            options=CompareOptions(formats=asked["options"], cache=asked["cache"], **asked["reading"]),
             progress=progress,
-        )  # fmt: skip
+        )
     if reports.json_file is not None:
         from ..report.document import write_json
 
@@ -280,8 +281,8 @@ def _distances(
 
 # Options of the verb that are parameters of the function of the same name.
 _PASSED_ON = (
-    "atol", "rtol", "method", "steps", "ranks", "ulp", "tolerances", "key", "period", "align", "common", "leave_out",
-    "ignore_attributes", "rename", "tolerate_integers", "cache", "options",
+    "atol", "rtol", "steps", "ranks", "ulp", "tolerances", "key", "period", "align", "common", "leave_out",
+    "ignore_attributes", "rename", "tolerate_integers",
 )  # fmt: skip
 
 
@@ -289,9 +290,18 @@ def _compare_runs(
     run_a: str, run_b: str, asked: Mapping[str, Any], quiet: bool, team: Team | None
 ) -> Comparison:
     """The comparison; what it found until then, where it was interrupted."""
+    from ..comparison.options import CompareOptions
     from ..comparison.work import Interrupted
     from ..comparison.work import compare as compare_runs
 
+    how = CompareOptions(
+        method=asked["method"],
+        use_metadata=not asked["no_metadata"],
+        cache=asked["cache"],
+        team=team,
+        formats=asked["options"],
+        **asked["reading"],
+    )
     try:
         with progress_bar(quiet) as progress:
             return compare_runs(
@@ -302,10 +312,8 @@ def _compare_runs(
                 fields=asked["fields"] or None,
                 types="values" if asked["cast"] else "same",
                 partial=True,
-                use_metadata=not asked["no_metadata"],
-                **asked["reading"],
+                options=how,
                 progress=progress,
-                team=team,
             )
     except Interrupted as e:
         return e.comparison

@@ -211,13 +211,14 @@ def _steps_to_capture(captures: str | None, steps: int, chosen: _Simulation) -> 
 
 def _compare(runs: list[str], folder: str) -> tuple[Comparison, Comparison]:
     """The comparison in stages, and that of every element, which must agree."""
+    from ..comparison.options import CompareOptions
     from ..comparison.work import compare
 
     with progress_bar() as progress:
         result = compare(*runs, progress=progress)
         # The runs are small: every element is compared too, for the exact growth and as a check of
         # the three stages.
-        every = compare(*runs, method="direct", progress=progress)
+        every = compare(*runs, options=CompareOptions(method="direct"), progress=progress)
     if [(f.different, f.first_index) for f in every.fields] != [
         (f.different, f.first_index) for f in result.fields
     ]:

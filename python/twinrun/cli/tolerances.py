@@ -50,6 +50,7 @@ def tolerances(
 ) -> int:
     """Propose tolerances from two or more RUNS of the same code: their spread, as rules for --tolerances."""
 
+    from ..comparison.options import CompareOptions
     from ..comparison.proposal import propose
     from ..outputs import check_outputs
     from ..report.document import write_whole
@@ -72,8 +73,7 @@ def tolerances(
             steps=steps,
             key=key,
             period=period,
-            **reading,
-            options=options,
+            options=CompareOptions(formats=options, **reading),
             progress=progress,
         )
     say_without_effect(runs, options)

@@ -6,15 +6,15 @@ import functools
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 from ..arguments import names_given
 from ..errors import Incomparable, TwinrunError
 from ..words import counted, number
 from .field import FieldComparison
 from .numbers import holds_no_number
-from .options import CompareOptions
+from .options import CompareOptions, Moved, chosen_options
 from .result import Comparison
 from .work import compare
 
@@ -264,11 +264,12 @@ def compare_distances(
     leave_out : str or iterable of str, default ()
         Globs of fields and files that are not compared.
     options : dict or CompareOptions, default None
-        Options of the file formats.
+        Options of the file formats; or a `CompareOptions`, which has also how files are read.
     progress : callable, default None
         `progress(label, done, total)` is called now and then.
     **reading : options by name
-        How files are read, as of `compare`: `threads`, `memory`, `io`, `cache`, `device`.
+        Where it is done, as of `compare`: `threads`, `device`. Deprecated: `memory`, `io` and `cache`, which
+        are fields of `CompareOptions`.
 
     Returns
     -------
@@ -292,14 +293,20 @@ def compare_distances(
         raise TwinrunError(f"factor must be a positive number, not {factor!r}")
     globs = None if fields is None else names_given(fields, "fields")
     without = names_given(leave_out, "leave_out")  # read once: it may be a generator
+    moved = {name: reading.pop(name) for name in list(reading) if name in Moved.__optional_keys__}
+    how = chosen_options(options, cast(Moved, moved))
+    if how.method not in ("auto", "direct"):
+        raise TwinrunError(
+            f"distances are those of every element, and the method is {how.method!r}",
+            fix="leave the method out",
+        )
+    how = replace(how, method="direct", use_metadata=False)
     found = [
         compare(
             reference,
             run,
             atol=0.0,
             types="values",
-            method="direct",
-            use_metadata=False,
             partial=True,
             fields=globs,
             steps=steps,
@@ -308,13 +315,12 @@ def compare_distances(
             align=align,
             common=common,
             leave_out=without,
-            options=options,
+            options=how,
             progress=progress,
             **reading,
         )
         for run in (a, b)
     ]
-    formats = options.formats if isinstance(options, CompareOptions) else options
     problems = [p for one in found for p in one.problems]
     notes = [n for one in found for n in one.notes]
     at_a, at_b = (_by_place(one) for one in found)
@@ -329,7 +335,7 @@ def compare_distances(
             if not common or not shared:
                 continue
         far_a, far_b = (_sum_at(of, [place for place in of if place in shared]) for of in (of_a, of_b))
-        all_nan = functools.partial(holds_no_number, reference, name, shared, formats)
+        all_nan = functools.partial(holds_no_number, reference, name, shared, how.formats)
         if why := _unusable(name, far_a, far_b, all_nan):
             problems.append(why)
         else:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from ..errors import TwinrunError
 
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
     from .executors import Executor
     from .parallel import Team
 
-__all__ = ["CompareOptions", "with_options"]
+__all__ = ["CompareOptions", "Moved", "chosen_options", "with_options"]
 
 
 @dataclass(frozen=True)
@@ -24,14 +26,16 @@ class CompareOptions:
     >>> twinrun.compare({"x": np.zeros(4)}, {"x": np.zeros(4)}, options=fast).verdict
     'same'
 
-    None of them changes which elements differ. Each is a parameter of `compare` too, by the same name; these
-    keywords stay for one release. An option that is given in both ways is an error.
+    None of them changes which elements differ. `threads`, `device`, `stream`, `progress` and `executor` are
+    parameters of `compare` too: they say where the work is done, and how one follows it. One that is given
+    in both ways is an error. The others were such parameters. They still work as keywords, for one release,
+    with a DeprecationWarning.
 
     Attributes
     ----------
     method : {'auto', 'staged', 'direct', 'published'}
         'staged' works on metadata first (tree, sketch, elements), 'direct' reads every element, 'published'
-        is the method of the paper.
+        is the method of the paper. All give the same differences.
     use_metadata : bool
         False: metadata is ignored, and elements are compared.
     residue_bits, chunk_bytes : int
@@ -41,17 +45,18 @@ class CompareOptions:
     memory : int
         Bytes of read buffers, at most.
     io : {'auto', 'uring', 'pread', 'gds'}
-        How data is read.
+        How data is read; 'gds' is GPUDirect Storage.
     cache : {'auto', 'buffered', 'direct'}
         Whether reads go through the page cache.
     device : str
-        'cpu', 'cuda', 'cuda:0', 'cuda:0,1', or 'auto'.
+        'cpu', 'cuda', 'cuda:0', 'cuda:0,1', or 'auto': see `compare`.
     stream : int, stream object or None
         The GPU stream whose work makes the arrays.
     progress : callable or None
         `progress(label, done, total)` is called now and then.
     team : Team or None
-        The ranks of an MPI job that share the work.
+        The ranks of an MPI job that share the work; the leader calls `compare`, the others serve
+        (docs/reference/scaling.md).
     executor : executor or None
         An executor of `concurrent.futures`' kind, whose workers share the work.
     formats : dict or None
@@ -74,10 +79,59 @@ class CompareOptions:
     formats: Mapping[str, object] | None = None
 
 
+class Moved(TypedDict, total=False):
+    """Keywords of `compare` that are fields of `CompareOptions` now, where they stay."""
+
+    method: str
+    use_metadata: bool
+    residue_bits: int
+    chunk_bytes: int
+    memory: int
+    io: str
+    cache: str
+    team: Team | None
+
+
+def chosen_options(
+    given: Mapping[str, object] | CompareOptions | None, moved: Moved, **keywords: Any
+) -> CompareOptions:
+    """All options of a comparison.
+
+    given: what a caller gave as `options`. moved: keywords of old, which are warned about. keywords: those
+    that are parameters still. Raises TypeError for a keyword that never was one, and TwinrunError where an
+    option is given in both ways.
+    """
+    if moved:
+        _warn_of(moved, isinstance(given, Mapping))
+        keywords.update(moved)
+    if isinstance(given, CompareOptions):
+        return with_options(given, **keywords)
+    return CompareOptions(formats=given, **keywords)
+
+
+def _warn_of(moved: Moved, has_formats: bool) -> None:
+    """Warns where the caller's code stands, whatever function of this package it called."""
+    for name in moved:
+        if name not in Moved.__optional_keys__:  # as Python says it
+            raise TypeError(f"compare() got an unexpected keyword argument {name!r}")
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "twinrun":
+        level, frame = level + 1, frame.f_back
+    now = ", ".join([f"{name}=…" for name in moved] + ["formats=…"] * has_formats)
+    which = (
+        f"the keywords {', '.join(moved)} are" if len(moved) > 1 else f"the keyword {next(iter(moved))} is"
+    )
+    warnings.warn(
+        f"{which} deprecated: write options=twinrun.CompareOptions({now})",
+        DeprecationWarning,
+        stacklevel=level,
+    )
+
+
 def with_options(given: CompareOptions, **keywords: Any) -> CompareOptions:
     """The options, with keywords that a caller gave besides.
 
-    keywords: all of `CompareOptions`, but for `formats`. Raises TwinrunError where one is given in both ways.
+    keywords: of `CompareOptions`, but for `formats`. Raises TwinrunError where one is given in both ways.
     """
     changed = {}
     for field in dataclasses.fields(CompareOptions):

@@ -281,15 +281,16 @@ def compare_uniform(a: FieldRef, b: FieldRef, place: Place, settings: Settings) 
     """Compares a field of which neither run has stored an element, by one element: counts are those of all.
 
     None where the elements of one side were stored, or elements of one value are not all alike because their
-    components lie on circles of several lengths. Stages say what was read.
+    components lie on circles of several lengths. Types may be two, as the core takes them: what an element
+    of each has in common with its partner is the same for all. Stages say what was read.
     """
-    if not (a.is_uniform and b.is_uniform) or a.dtype != b.dtype or not a.items:
+    if not (a.is_uniform and b.is_uniform) or not a.items:
         return None
     start = time.perf_counter()
     decision = settings.decision(a, b, place[0])
     if len(set(decision.period)) > 1:
         return None
-    ones = [replace(ref, shape=(), fortran_order=False, place=None) for ref in (a, b)]
+    ones = [a.one(), b.one()]
     try:
         compared = _core.compare(
             _core.FieldSide(ones[0].source(), None, 0),

@@ -6,13 +6,14 @@ import os
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ..errors import Incomparable, TwinrunError, Unmatched
+from ..errors import Incomparable, TwinrunError, Unmatched, in_words_of_the_caller
+from ..formats.element_types import INTEGERS
 from ..formats.facts import NOT_COMPARED, SUMMARY
 from ..runs.provenance import Provenance, read_provenance
 from ..runs.subject import Subject
 from .again import Again
 from .field import FieldComparison, FieldGroup, bytes_read_by
-from .matching import names
+from .matching import labels_of_both, names
 from .outcome import Outcome
 from .request import Request
 from .result import Comparison
@@ -93,11 +94,7 @@ class Summary:
         if no_field and (said.met.left_out or not (results or said.attributes_compared)):
             raise Incomparable("nothing was compared", where=request.labels, fix="is every field left out?")
         if request.key is not None and not said.keyed:
-            raise Incomparable(
-                f"no field {request.key!r} of integer IDs",
-                where=a.label,
-                fix="name the field that holds the particles' IDs",
-            )
+            raise _without_ids(request, found.fields())
         if settings.periods.axes or settings.periods.named:
             notes.append(self._circles())
         if settings.by_values:
@@ -149,6 +146,25 @@ def _twice(a: Subject, b: Subject) -> list[str]:
     except (OSError, ValueError):  # objects of stores
         same = a.label == b.label
     return [f"both runs are the same: {a.label}"] if same else []
+
+
+def _without_ids(request: Request, found: Iterable[tuple[int, FieldComparison]]) -> Incomparable:
+    """Why no row was matched by its ID. found: what was compared as it lies."""
+    if request.key == "auto":
+        what = in_words_of_the_caller(
+            "--key auto finds no particles: the runs do not say which field has IDs"
+        )
+    else:
+        what = f"no field {request.key!r} of integer IDs"
+    rows_of_integers = dict.fromkeys(
+        f.field for _, f in found if f.kind is None and f.dtype in INTEGERS and len(f.shape) == 1
+    )
+    fix = "leave out --key: none of the compared fields is a row of integers, as IDs are"
+    if rows_of_integers:
+        fix = (
+            f"give --key the name of the field with the IDs; fields of integers are {names(rows_of_integers)}"
+        )
+    return Incomparable(what, where=", ".join(labels_of_both(request.a, request.b)), fix=fix)
 
 
 def _of_two_types(results: Iterable[tuple[int, FieldComparison]]) -> list[str]:

@@ -24,7 +24,7 @@ from .choices import ALIGNMENTS, METHODS, TYPES
 from .facts import uncompared_things
 from .field import FieldComparison
 from .matching import StepMatch, match_steps
-from .options import CompareOptions, with_options
+from .options import CompareOptions, chosen_options
 from .outcome import Outcome, Remarks
 from .pending import pending
 from .renames import Rename, Renamed, renames_of, unused
@@ -38,7 +38,10 @@ from .tolerances import Tolerances, parse_steps, periods_of, read_tolerances
 from .words import INTERRUPTED
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from .executors import Executor, Workers
+    from .options import Moved
     from .parallel import Team
 
     # A test for the numbers of steps or ranks.
@@ -69,29 +72,22 @@ def compare(
     common: bool = False,
     partial: bool = False,
     equal_nan: bool = True,
-    method: str = "auto",
     fields: Iterable[str] | None = None,
     steps: str | None = None,
     ranks: str | None = None,
-    tolerate_integers: bool = False,
-    use_metadata: bool = True,
-    residue_bits: int = 4,
-    chunk_bytes: int = 4096,
-    threads: int = 0,
-    memory: int = 1 << 30,
-    io: str = "auto",
-    cache: str = "auto",
-    device: str = "auto",
-    stream: object = None,
-    options: Mapping[str, object] | CompareOptions | None = None,
-    progress: Callable[[str, int, int], None] | None = None,
-    team: Team | None = None,
-    executor: Executor | None = None,
     leave_out: Iterable[str] = (),
     ignore_attributes: Iterable[str] = (),
-    wait: bool = True,
     rename: str | Mapping[str, str] | Iterable[str] | None = None,
     types: str = "same",
+    tolerate_integers: bool = False,
+    threads: int = 0,
+    device: str = "auto",
+    stream: object = None,
+    executor: Executor | None = None,
+    progress: Callable[[str, int, int], None] | None = None,
+    wait: bool = True,
+    options: Mapping[str, object] | CompareOptions | None = None,
+    **moved: Unpack[Moved],
 ) -> Comparison:
     """Compares two runs: where, by how much, and from which step on they differ.
 
@@ -134,59 +130,14 @@ def compare(
         raises.
     equal_nan : bool, default True
         Whether a NaN equals a NaN.
-    method : {'auto', 'staged', 'direct', 'published'}
-        'staged' works on metadata first (tree, sketch, elements), 'direct' reads every element, 'published'
-        is the method of the paper. All give the same differences.
     fields : str or iterable of str, default None
         Globs of the fields to compare; None for all.
     steps, ranks : str, default None
         The steps and ranks to compare: '10,20' or '100:200', both ends included.
-    tolerate_integers : bool, default False
-        True: the tolerance holds for integers and booleans too.
-    use_metadata : bool, default True
-        False: metadata is ignored, and elements are compared.
-    residue_bits : {4, 2, 0}
-        For metadata that is built during the comparison: bits an element.
-    chunk_bytes : int, default 4096
-        For metadata that is built during the comparison: bytes of a chunk.
-    threads : int, default 0
-        Threads that work; 0 takes all cores.
-    memory : int, default 1 GiB
-        Bytes of read buffers, at most.
-    io : {'auto', 'uring', 'pread', 'gds'}
-        How data is read; 'gds' is GPUDirect Storage.
-    cache : {'auto', 'buffered', 'direct'}
-        Whether reads go through the page cache.
-    device : str, default 'auto'
-        'cpu'; 'cuda' for all GPUs; 'cuda:0' or 'cuda:0,1' for some; 'auto' for where it is expected to be
-        faster.
-    stream : int or stream object, default None
-        The GPU stream whose work makes the arrays, as a handle or an object of PyTorch, CuPy or Numba. By
-        default the arrays themselves name it.
-    options : dict or CompareOptions, default None
-        Options of the file formats: format, dtype, shape, and others of docs/reference/formats.md. Or a
-        `CompareOptions`, which has all that does not say what counts as different: these, and the parameters
-        `method`, `use_metadata`, `residue_bits`, `chunk_bytes`, `threads`, `memory`, `io`, `cache`, `device`,
-        `stream`, `progress`, `team` and `executor`, which stay as keywords for one release.
-    progress : callable, default None
-        `progress(label, done, total)` is called now and then.
-    team : Team, default None
-        The ranks of an MPI job that share the work; the leader calls this, the others serve
-        (docs/reference/scaling.md).
-    executor : executor, default None
-        An executor of `concurrent.futures`' kind, whose workers share the work: ProcessPoolExecutor, mpi4py's
-        MPIPoolExecutor, Dask's `client.get_executor()` and others. Workers open both paths themselves. Arrays
-        are compared by this process. `threads` then counts for each worker, and 0 is one thread; `memory` is
-        divided by the number of workers (docs/reference/scaling.md).
     leave_out : str or iterable of str, default ()
         Globs of fields and files that are not compared.
     ignore_attributes : str or iterable of str, default ()
         Globs of attributes that may differ, over `path@name`. A name alone is that attribute of anything.
-    wait : bool, default True
-        False: where all arrays are tensors of PyTorch on GPUs, this returns as soon as the GPUs
-        have the work; who asks the result for anything but `done()` waits. Until then the tensors
-        are kept, and only later work of PyTorch's current stream may change them. What else there
-        is to compare is compared before this returns (docs/howto/gpus.md).
     rename : str, iterable of str, or dict, default None
         Other names for the fields of `b`, before fields are matched: 'transformer.*=*', several of these, or
         {old: new}. Each * or ? of the new name stands for what that of the old one matched; the first rule
@@ -195,6 +146,35 @@ def compare(
         'values': fields of different types are compared by the real numbers that they hold, without rounding:
         float32 against bfloat16, integers against float64, 8-bit floating-point numbers times their scales
         (docs/howto/types.md). 'same': another type is a problem.
+    tolerate_integers : bool, default False
+        True: the tolerance holds for integers and booleans too.
+    threads : int, default 0
+        Threads that work; 0 takes all cores.
+    device : str, default 'auto'
+        'cpu'; 'cuda' for all GPUs; 'cuda:0' or 'cuda:0,1' for some; 'auto' for where it is expected to be
+        faster.
+    stream : int or stream object, default None
+        The GPU stream whose work makes the arrays, as a handle or an object of PyTorch, CuPy or Numba. By
+        default the arrays themselves name it.
+    executor : executor, default None
+        An executor of `concurrent.futures`' kind, whose workers share the work: ProcessPoolExecutor, mpi4py's
+        MPIPoolExecutor, Dask's `client.get_executor()` and others. Workers open both paths themselves. Arrays
+        are compared by this process. `threads` then counts for each worker, and 0 is one thread; the option
+        `memory` is divided by the number of workers (docs/reference/scaling.md).
+    progress : callable, default None
+        `progress(label, done, total)` is called now and then.
+    wait : bool, default True
+        False: where all arrays are tensors of PyTorch on GPUs, this returns as soon as the GPUs
+        have the work; who asks the result for anything but `done()` waits. Until then the tensors
+        are kept, and only later work of PyTorch's current stream may change them. What else there
+        is to compare is compared before this returns (docs/howto/gpus.md).
+    options : dict or CompareOptions, default None
+        Options of the file formats: format, dtype, shape, and others of docs/reference/formats.md. Or a
+        `CompareOptions`, which has these and what only experts need: the method, the use of metadata,
+        buffers, ways of reading.
+    **moved : options by name
+        Deprecated: `method`, `use_metadata`, `residue_bits`, `chunk_bytes`, `memory`, `io`, `cache` and
+        `team`, which are fields of `CompareOptions`.
 
     Returns
     -------
@@ -247,15 +227,9 @@ def compare(
     'same'
     """
     begin = time.perf_counter()
-    keywords: dict[str, Any] = {
-        "method": method, "use_metadata": use_metadata, "residue_bits": residue_bits, "chunk_bytes": chunk_bytes,
-        "threads": threads, "memory": memory, "io": io, "cache": cache, "device": device, "stream": stream, "progress": progress,
-        "team": team, "executor": executor,
-    }  # fmt: skip
-    if isinstance(options, CompareOptions):
-        how = with_options(options, **keywords)
-    else:
-        how = CompareOptions(formats=options, **keywords)
+    how = chosen_options(
+        options, moved, threads=threads, device=device, stream=stream, progress=progress, executor=executor
+    )
     _check(how, align, types, atol, rtol, ulp)
     shared = _workers(how)
     if shared is not None and (is_url(a) or is_url(b)):

@@ -221,7 +221,8 @@ def open_file(path: str | os.PathLike[str], format: str | None = None, **options
         if wrong:
             known = f"it takes {' '.join(sorted(chosen.options))}" if chosen.options else "it takes none"
             as_raw = format is None and chosen.name != "table"
-            hint = "; to read it as raw all the same, add --format raw" if as_raw else ""
+            typed = "" if options.keys() & {"dtype", "fields", "arrays"} else " and --dtype"
+            hint = f"; to read it as raw all the same, add --format raw{typed}" if as_raw else ""
             raise FormatError(
                 f"format {chosen.name} has no option {wrong[0]!r}", where=path, fix=known + hint
             )

@@ -175,6 +175,16 @@ class MemberStream:
                 result += part
         return result
 
+    def check(self) -> FormatError | None:
+        """Decodes all of it: the error where that fails, or where its checksum is wrong."""
+        try:
+            with reading(self._path, f"member {self._info.filename!r}"):
+                for number in range(1 + max(0, self._info.file_size - 1) // _PIECE):
+                    self._piece(number)
+        except FormatError as problem:
+            return problem
+        return None
+
     def _short(self) -> DamagedFile:
         return DamagedFile(f"member {self._info.filename!r} ends before its array does", where=self._path)
 

@@ -4,7 +4,8 @@ Stored members are read by offset, compressed ones are decoded by `archives`. Me
 pickled objects, are compared as bytes.
 
 The checksum of a member (CRC-32) is checked where Python reads all of it: compressed members and stored
-texts. The core reads stored numbers in place, many parts at once and often not all: a second pass over the
+texts. Where there is nothing to read of them, as of an array without elements, that is when the archive is
+opened. The core reads stored numbers in place, many parts at once and often not all: a second pass over the
 data would take longer than comparing it. The option `verify` asks for it.
 """
 
@@ -14,7 +15,7 @@ import io
 import zipfile
 from typing import BinaryIO
 
-from ..errors import DamagedFile
+from ..errors import DamagedFile, FormatError
 from .archives import MemberStream, Pieces, StoredMember, check_sizes, first_member, member_offset
 from .element_types import dtype_of
 from .files import open_regular, read_exact, reading
@@ -43,12 +44,15 @@ def open_npz(path: str, verify: object = False) -> FileContent:
                 if name in names:
                     raise DamagedFile(f"two members are named {name!r}", where=path)
                 names.add(name)
-                known = set(content.fields)
+                before = len(content.fields)
                 # Entries of folders too, because NumPy lists them.
                 add = _add_member if name.endswith(".npy") else _add_bytes
-                keep_open |= add(content, archive, info, file, size, pieces)
+                needed, problem = add(content, archive, info, file, size, pieces)
+                keep_open |= needed
                 if verify and info.compress_type == zipfile.ZIP_STORED:
-                    _verify(content, info, member_offset(file, size, info, path), known)
+                    problem = StoredMember(path, info, member_offset(file, size, info, path)).check()
+                if problem is not None:
+                    _lose(content, before, problem)
     except BaseException:
         if archive is not None:
             archive.close()
@@ -73,13 +77,16 @@ def _add_member(
     file: BinaryIO,
     size: int,
     pieces: Pieces,
-) -> bool:
-    """Adds the fields of one .npy member. Returns whether they need the archive to stay open."""
+) -> tuple[bool, FormatError | None]:
+    """Adds the fields of one .npy member. Returns whether they need the archive to stay open, and what is
+    wrong with a member that nobody will read.
+    """
     path, what = content.path, f"member {info.filename!r}"
     check_sizes(info, path)
     offset = member_offset(file, size, info, path)
     stored = info.compress_type == zipfile.ZIP_STORED
     stream = MemberStream(archive, info, pieces, file, offset, path)
+    member = StoredMember(path, info, offset)
 
     def read(at: int, count: int) -> bytes:
         if stored:
@@ -98,8 +105,7 @@ def _add_member(
     if not stored:
         source = Decoded(path, read_array)
     elif header.dtype.names is None and not header.dtype.hasobject and dtype_of(header.dtype.base) is None:
-        member = StoredMember(path, info, offset)  # texts, which Python reads
-        first = header.bytes_before
+        first = header.bytes_before  # texts, which Python reads
 
         def read_texts(at: int, count: int) -> bytes:
             if at == 0:  # the checksum is of the head, too
@@ -110,15 +116,17 @@ def _add_member(
     else:
         source = Stored(path, offset + header.bytes_before)
     name = info.filename.removesuffix(".npy")
+    unread = left == 0 and isinstance(source, Decoded)
+    problem = (member if stored else stream).check() if unread else None
     if header.dtype.hasobject:
         content.add(bytes_field(name, source, left, PICKLED))
-        return not stored
+        return not stored, problem
     fields, skipped = array_fields(name, header.dtype, header.shape, source, header.fortran_order)
     for field in fields:
         content.add(field)
     content.skipped += skipped
     say_type(content, name, header.dtype)
-    return not stored and bool(fields)
+    return not stored and bool(fields), problem
 
 
 def _add_bytes(
@@ -128,29 +136,23 @@ def _add_bytes(
     file: BinaryIO,
     size: int,
     pieces: Pieces,
-) -> bool:
-    """Adds a member that is not an array, as bytes. Returns whether it needs the archive to stay open."""
+) -> tuple[bool, FormatError | None]:
+    """Adds a member that is not an array, as bytes. Returns what `_add_member` does."""
     check_sizes(info, content.path)
     offset = member_offset(file, size, info, content.path)
     stored = info.compress_type == zipfile.ZIP_STORED
     stream = MemberStream(archive, info, pieces, file, offset, content.path)
     source = Stored(content.path, offset) if stored else Decoded(content.path, stream.read)
     content.add(bytes_field(info.filename, source, info.file_size))
-    return not stored
+    return not stored, stream.check() if info.file_size == 0 and not stored else None
 
 
-def _verify(content: FileContent, info: zipfile.ZipInfo, offset: int, known: set[str]) -> None:
-    """Makes the fields of a stored member unreadable where its checksum is wrong. known: the fields of other
-    members.
-    """
-    problem = StoredMember(content.path, info, offset).check()
-    if problem is None:
-        return
-    for name, field in list(content.fields.items()):
-        if name not in known:
-            lost = unreadable(name, field.dtype, field.byte_order, field.shape, problem)
-            lost.fortran_order, lost.unit, lost.kind = field.fortran_order, field.unit, field.kind
-            content.fields[name] = lost
+def _lose(content: FileContent, before: int, problem: FormatError) -> None:
+    """Makes the fields of a member unreadable. before: the number of fields of other members."""
+    for name, field in list(content.fields.items())[before:]:
+        lost = unreadable(name, field.dtype, field.byte_order, field.shape, problem)
+        lost.fortran_order, lost.unit, lost.kind = field.fortran_order, field.unit, field.kind
+        content.fields[name] = lost
 
 
 def _sniff(path: str, file: BinaryIO) -> bool:

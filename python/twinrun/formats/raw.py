@@ -17,7 +17,7 @@ import os
 import re
 from typing import Any, BinaryIO
 
-from ..errors import DamagedFile, FormatError
+from ..errors import DamagedFile, FormatError, in_words_of_the_caller
 from ..remote import object_of
 from .element_types import ITEMSIZE, parse_dtype
 from .facts import Fact, shown
@@ -116,8 +116,7 @@ def open_raw(path: str, **options: object) -> FileContent:
         typed = TYPED.get(os.path.splitext(path)[1].lower())
         if typed is None:
             _refuse_text(path, 0, size)  # otherwise the message would suggest a type for text
-            fix = f"give --dtype f32 (if need be --shape 100x200, --offset 512, --format-option order=F), or write {os.path.basename(sidecar(path))}"
-            raise FormatError("a raw file whose element type is not known", where=path, fix=fix)
+            raise _without_type(path, options)
         given["dtype"] = typed
     elif len(kinds) > 1:
         raise FormatError(f"{kinds[0]} and {kinds[1]} exclude each other", where=where)
@@ -156,6 +155,21 @@ def open_raw(path: str, **options: object) -> FileContent:
         ]
     _others(content, sorted(described), size, partial)
     return content
+
+
+def _without_type(path: str, options: dict[str, object]) -> FormatError:
+    """Why a file cannot be read whose element type nothing tells. options: what the caller gave."""
+    described = os.path.basename(sidecar(path))
+    if not options:
+        fix = f"give --dtype f32 (if need be --shape 100x200, --offset 512, --format-option order=F), or write {described}"
+        return FormatError("a raw file whose element type is not known", where=path, fix=fix)
+    option = min(options, key=lambda name: name not in ("shape", "offset"))
+    named = f"--{option}" if option in ("shape", "offset") else f"the option {option!r}"
+    return FormatError(
+        in_words_of_the_caller(f"{named} is given without --dtype, and the element type is not known"),
+        where=path,
+        fix=f"add --dtype, such as f32; or describe the file in {described}, and give no options",
+    )
 
 
 def _others(content: FileContent, described: list[tuple[int, int]], size: int, partial: bool) -> None:

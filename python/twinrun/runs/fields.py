@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from .. import _core
@@ -124,9 +124,18 @@ class FieldRef:
 
     @property
     def is_uniform(self) -> bool:
-        """Whether none of its elements is stored, so that all are alike: see `formats.Field`."""
-        plain = self.stored is None and self.memory is None and self.recorded is None
+        """Whether none of its elements is stored, so that all are alike: see `formats.Field`. In a wider type
+        they are alike too.
+        """
+        if self.stored is not None:
+            return self.stored.is_uniform
+        plain = self.memory is None and self.recorded is None
         return plain and self.extents is None and self.reader is not None and self.reader.uniform
+
+    def one(self) -> FieldRef:
+        """Any one element of a uniform field, as a field of its own."""
+        stored = None if self.stored is None else self.stored.one()
+        return replace(self, shape=(), fortran_order=False, place=None, stored=stored)
 
     @property
     def user_place(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:

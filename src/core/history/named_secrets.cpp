@@ -21,6 +21,12 @@ constexpr std::size_t kNowhere = std::string_view::npos;
 constexpr std::array<std::string_view, 5> kKeysOf{"access", "account", "api", "private", "secret"};
 constexpr std::array<std::string_view, 6> kMoreWords{"pwd",       "bearer", "sig",
                                                      "signature", "cookie", "cookies"};
+// Names of secrets end so, as "DBPASS" and "mypwd" do; these words are ordinary.
+constexpr std::array<std::string_view, 2> kEnds{"pass", "pwd"};
+constexpr std::array<std::string_view, 15> kOrdinary{
+    "allpass",  "bandpass", "bypass",     "compass",    "encompass", "highpass", "lowpass", "multipass",
+    "overpass", "prepass",  "renderpass", "singlepass", "subpass",   "surpass",  "trespass"};
+constexpr std::size_t kLongestOrdinary = 10;
 constexpr std::size_t kLongestPath = 1024;
 constexpr std::size_t kLongestOption = 25;
 constexpr std::size_t kLongestNumber = 9;
@@ -147,6 +153,27 @@ std::size_t end_of_own(std::string_view text, std::size_t at) {
     return kNowhere;
 }
 
+// Where a name ends that begins at `at` and is the end of a word: "DBPASS". Ordinary words are no
+// names, also where they begin by the case of their letters: "useBypass".
+std::size_t end_as_password(std::string_view text, std::size_t at) {
+    if (!is_letter(sign_before(text, at))) return kNowhere;
+    for (const std::string_view ending : kEnds) {
+        const std::size_t end = at + ending.size();
+        if (!has_any_case_at(text, at, ending) || is_letter(sign_at(text, end))) continue;
+        std::size_t begin = at;
+        while (begin > 0 && end - begin <= kLongestOrdinary && is_letter(text[begin - 1]) &&
+               !(is_small(text[begin - 1]) && is_capital(text[begin]))) {
+            --begin;
+        }
+        const std::string_view word = text.substr(begin, end - begin);
+        const bool is_one_word = std::all_of(word.begin() + 1, word.end(), is_small) ||
+                                 std::all_of(word.begin(), word.end(), is_capital);
+        if (!is_one_word || std::find(kOrdinary.begin(), kOrdinary.end(), in_small(word)) == kOrdinary.end())
+            return end;
+    }
+    return kNowhere;
+}
+
 struct Found {
     std::size_t begin, end;
 };
@@ -156,6 +183,7 @@ std::optional<Found> next_name(std::string_view text, std::size_t from) {
         if (!is_letter(text[at])) continue;
         std::size_t end = end_within(text, at);
         if (end == kNowhere) end = end_of_own(text, at);
+        if (end == kNowhere) end = end_as_password(text, at);
         if (end != kNowhere) return Found{at, end};
     }
     return std::nullopt;
@@ -408,7 +436,10 @@ std::string shown(std::string_view text) {
     std::string before;  // what is shown, of the text before `at`
     std::size_t at = 0;
     for (auto found = next_name(text, 0); found; found = next_name(text, found->end)) {
-        if (found->begin < at || is_folder(text, found->begin, found->end)) continue;
+        if (found->begin < at || is_folder(text, found->begin, found->end) ||
+            is_folder_of_shell(text, found->end)) {
+            continue;
+        }
         const std::size_t end = end_of_name(text, found->end);
         if (has_no_value(text, end)) continue;
         const std::size_t value = value_begin(text, end);
@@ -440,5 +471,16 @@ namespace twinrun {
 std::string plain_signs(std::string_view text) { return named::plain(text); }
 
 std::string without_named_secrets(std::string_view text) { return named::shown(text); }
+
+bool is_folder_of_shell(std::string_view text, std::size_t name_end) {
+    std::size_t begin = name_end;
+    if (!text.substr(0, begin).ends_with("PWD")) return false;
+    begin -= 3;
+    if (text.substr(0, begin).ends_with("OLD")) begin -= 3;
+    if (begin > 0 && !named::is_blank(text[begin - 1]) && !named::is_quote(text[begin - 1])) return false;
+    if (named::sign_at(text, name_end) != '=') return false;
+    const std::size_t value = name_end + (named::is_quote(named::sign_at(text, name_end + 1)) ? 2 : 1);
+    return named::sign_at(text, value) == '/';
+}
 
 }  // namespace twinrun

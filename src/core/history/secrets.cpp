@@ -157,6 +157,7 @@ std::string without_named_values(std::string_view text) {
         // "token:" is a name where it begins a word; in a list of folders it may be a part of one.
         if (text[sign] == ':' && !may_have_colon(text, name.begin, sign)) continue;
         if (!option_names_secret(text.substr(name.begin, name.end - name.begin))) continue;
+        if (is_folder_of_shell(text, name.end)) continue;
         std::size_t begin = sign + 1;
         while (begin < text.size() && is_blank(text[begin]))
             ++begin;
@@ -191,7 +192,7 @@ bool is_secret_setting(std::string_view word, std::size_t equals) {
     if (equals == std::string_view::npos || equals > kLongestName) return false;
     const std::string_view name = word.substr(0, equals);
     return std::all_of(name.begin(), name.end(), [](char c) { return of_name(c) || c == '+'; }) &&
-           option_names_secret(name);
+           option_names_secret(name) && !is_folder_of_shell(word, equals);
 }
 
 // Whether a secret stands behind this word: "--token", "--token:", "password".

@@ -115,12 +115,15 @@ TEST(Secrets, OfBothThatHideThem) {
 
 TEST(Secrets, OfNamesOfVariables) {
     Provenance p;
-    for (const char* name : {"OMP_secretKey", "OMP_ACCESSKEY", "OMP_AccessKey", "NCCL_passWord"})
+    for (const char* name :
+         {"GMX_DBPASS", "OMP_secretKey", "OMP_ACCESSKEY", "OMP_AccessKey", "NCCL_passWord", "UCX_DB_PWD"})
         p.groups["environment"][name] = "SEC";
+    p.groups["environment"]["GMX_BYPASS"] = "1";
     p.groups["environment"]["OMP_PROC_BIND"] = "close";
     EXPECT_EQ(provenance_to_json(p),
-              R"({"environment":{"NCCL_passWord":"...","OMP_ACCESSKEY":"...","OMP_AccessKey":"...",)"
-              R"("OMP_PROC_BIND":"close","OMP_secretKey":"..."}})");
+              R"({"environment":{"GMX_BYPASS":"1","GMX_DBPASS":"...","NCCL_passWord":"...",)"
+              R"("OMP_ACCESSKEY":"...","OMP_AccessKey":"...","OMP_PROC_BIND":"close",)"
+              R"("OMP_secretKey":"...","UCX_DB_PWD":"..."}})");
 }
 
 TEST(Secrets, OfLongTexts) {
@@ -137,6 +140,10 @@ TEST(Secrets, OfArguments) {
     for (const auto& [words, shown] : std::vector<std::pair<Words, Words>>{
              {{"--token", "SEC", "--n", "3"}, {"--token", "...", "--n", "3"}},
              {{"--secret", "-SEC"}, {"--secret", "..."}},
+             {{"--dbpass", "SEC", "--n", "3"}, {"--dbpass", "...", "--n", "3"}},
+             {{"env", "PGPASS=SEC", "MYSQL_PWD=SEC", "sim"}, {"env", "PGPASS=...", "MYSQL_PWD=...", "sim"}},
+             {{"env", "PWD=/me", "OLDPWD=/", "--compass", "n"},
+              {"env", "PWD=/me", "OLDPWD=/", "--compass", "n"}},
              {{"--token", "--other", "4"}, {"--token", "--other", "4"}},
              {{"--token", "-v", "4"}, {"--token", "-v", "4"}},
              {{"--access_key", "SEC"}, {"--access_key", "..."}},

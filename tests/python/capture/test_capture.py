@@ -54,7 +54,7 @@ def test_arrays_may_change_as_soon_as_capture_returns(tmp_path: Path) -> None:
             and run.latest(5) == 5
             and run.latest(-1) is None
         )
-    result = twinrun.compare(tmp_path / "a", tmp_path / "b", method="direct")
+    result = twinrun.compare(tmp_path / "a", tmp_path / "b", options=twinrun.CompareOptions(method="direct"))
     assert result.same and {f.step for f in result.fields} == set(range(8))
     assert twinrun.verify(tmp_path / "b") == ([], 17)
 
@@ -248,7 +248,7 @@ def test_flush_of_two_ranks(tmp_path: Path) -> None:
     done = command("flush", local)
     assert done.status == 0 and done.out.splitlines()[1].startswith("rank 1: 2 steps")
     assert twinrun.verify(path) == ([], 11)
-    assert twinrun.compare(path, whole, method="direct").same
+    assert twinrun.compare(path, whole, options=twinrun.CompareOptions(method="direct")).same
 
 
 def test_log_says_how_long_and_where(tmp_path: Path) -> None:

@@ -188,7 +188,9 @@ def test_restart(tmp_path: Path) -> None:
                     advance(x)
                     run.capture(step, {"x": x})
     assert steps_of(tmp_path / "b") == list(range(6))
-    assert twinrun.compare(tmp_path / "a", tmp_path / "b", method="direct", atol=0.0).same
+    assert twinrun.compare(
+        tmp_path / "a", tmp_path / "b", options=twinrun.CompareOptions(method="direct"), atol=0.0
+    ).same
 
 
 # ---- IDs and places ----
@@ -214,7 +216,9 @@ def test_ids_make_the_order_in_memory_irrelevant(tmp_path: Path) -> None:
                 back["mass"], mass[rising]
             )
     for other in ("b", "c"):
-        assert twinrun.compare(tmp_path / "a", tmp_path / other, method="direct", atol=0.0).same
+        assert twinrun.compare(
+            tmp_path / "a", tmp_path / other, options=twinrun.CompareOptions(method="direct"), atol=0.0
+        ).same
     with twinrun.Run(tmp_path / "d") as run:
         for wrong in ({"position": "nobody"}, {"nobody": "id"}):
             with pytest.raises(twinrun.TwinrunError, match="ids names 'nobody'"):

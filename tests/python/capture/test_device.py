@@ -487,7 +487,7 @@ def test_asking_for_a_gpu_where_there_is_none(no_gpu: str, tmp_path: Path) -> No
         done = command("compare", tmp_path / "a.npy", tmp_path / "a.npy", "--device", device)
         assert done.status == 0 and "device" not in done.out
     with pytest.raises(twinrun.TwinrunError, match="io must be auto, uring, pread or gds, not 'fast'"):
-        twinrun.compare(np.zeros(3), np.zeros(3), io="fast")
+        twinrun.compare(np.zeros(3), np.zeros(3), options=twinrun.CompareOptions(io="fast"))
     with pytest.raises(twinrun.TwinrunError, match="io must be auto, uring or pread, not 'gds'"):
         twinrun.index(tmp_path / "a.npy", io="gds")
 

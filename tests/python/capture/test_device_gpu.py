@@ -144,7 +144,9 @@ def test_gpu_compare(name: str, method: str) -> None:
                 (a, db, "cuda"),
                 (da, b, "auto"),
             ):
-                result = twinrun.compare(x, y, atol=1e-3, method=method, device=device)
+                result = twinrun.compare(
+                    x, y, atol=1e-3, options=twinrun.CompareOptions(method=method), device=device
+                )
                 check_report(result.fields[0], a, b)
                 if device == "cuda" and method == "direct":
                     assert result.device.startswith("cuda")
@@ -319,7 +321,9 @@ def test_gpu_large_arrays(tmp_path: Path) -> None:
         for y in (b, db):
             for method in ("auto", "direct"):
                 other = {"array": y} if isinstance(x, Path) and x.name == "run" else y
-                f = twinrun.compare(x, other, atol=1e-3, method=method, device="cuda").fields[0]
+                f = twinrun.compare(
+                    x, other, atol=1e-3, options=twinrun.CompareOptions(method=method), device="cuda"
+                ).fields[0]
                 assert (f.different, f.first_index) == (truth.different, truth.first_index)
                 assert f.max_rel_diff == truth.max_rel_diff
                 assert f.histogram_different == truth.histogram_different

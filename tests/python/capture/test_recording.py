@@ -195,7 +195,12 @@ def test_within_the_tolerance(tmp_path: Path) -> None:
     assert bounded.bytes < exact.bytes / 3
     twinrun.restore(tmp_path / "bounded", tmp_path / "back")
     assert twinrun.verify(tmp_path / "back")[0] == [] and twinrun.verify(tmp_path / "bounded")[0] == []
-    assert twinrun.compare(tmp_path / "run", tmp_path / "back", method="direct").verdict == "same"
+    assert (
+        twinrun.compare(
+            tmp_path / "run", tmp_path / "back", options=twinrun.CompareOptions(method="direct")
+        ).verdict
+        == "same"
+    )
 
 
 def test_damage_is_named_with_the_steps_that_it_takes(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import HANG
+from support import in_options
 from torch_support import torch_or_skip
 
 import twinrun
@@ -93,7 +94,11 @@ def test_report_equals_brute_force_by_name(runs: Runs, network: str) -> None:
         for way, options in ways.items():
             kind = way.split()[0]
             found = twinrun.compare(
-                runs.folder / one / kind, runs.folder / two / kind, atol=atol, rtol=rtol, **options
+                runs.folder / one / kind,
+                runs.folder / two / kind,
+                atol=atol,
+                rtol=rtol,
+                **in_options(options),
             )
             said = {(f.step, f.field): f for f in found.fields}
             assert said.keys() == {(step, name) for step in a for name in a[step]}
@@ -125,7 +130,7 @@ def test_noise_within_the_tolerance_is_proven_from_metadata(runs: Runs) -> None:
     if twinrun.compare(one, two, atol=0).same:
         pytest.skip("this PyTorch gives the same bits on one thread and on two")
     found = twinrun.compare(one, two)  # the tolerance of the capture
-    exactly = twinrun.compare(one, two, atol=1e-5, use_metadata=False)
+    exactly = twinrun.compare(one, two, atol=1e-5, options=twinrun.CompareOptions(use_metadata=False))
     assert found.same and exactly.same
     elements = [result.stages["elements"]["bytes_read"] for result in (found, exactly)]
     assert elements[0] < elements[1] / 3 and elements[1] >= 2 * exactly.bytes_compared
@@ -149,7 +154,7 @@ def test_deterministic_algorithms_repeat_every_bit(runs: Runs) -> None:
 def test_what_is_captured_is_what_pytorch_saves(runs: Runs) -> None:
     for run in ("pictures-1", "particles-2"):
         history, files = (runs.folder / run / kind for kind in ("history", "pt"))
-        result = twinrun.compare(history, files, atol=0, use_metadata=False)
+        result = twinrun.compare(history, files, atol=0, options=twinrun.CompareOptions(use_metadata=False))
         assert result.same and len(result.fields) > 200
 
 

@@ -14,6 +14,7 @@ import h5py
 import numpy as np
 import pytest
 from commands import HANG, cannot_compare, check_error, command, load_json
+from support import in_options
 
 import twinrun
 
@@ -506,7 +507,7 @@ def test_arguments_of_the_api(tmp_path: Path) -> None:
         {"steps": "1:2:3"},
     ):
         with pytest.raises(twinrun.TwinrunError):
-            twinrun.compare(x, x, **options)
+            twinrun.compare(x, x, **in_options(options))
     with pytest.raises(twinrun.TwinrunError):
         twinrun.compare({}, {})
     with pytest.raises(twinrun.Incomparable):

@@ -287,12 +287,12 @@ def test_examples_are_of_options_that_exist(words: str) -> None:
 
 
 def test_no_verb_at_all() -> None:
-    """Nothing was done: status 2. What there is to do is printed as `--help` prints it."""
-    done = command()
-    assert (done.status, done.out) == (2, "") and done.err == command("--help").out
+    """Who types `twinrun` asks what it is: the answer is that of `--help`, with its stream and status."""
+    done = process()
+    assert (done.status, done.err) == (0, "") and done.out == command("--help").out == command().out
     for group in GROUPS:
-        assert f"\n{group}:\n" in done.err
-    assert "twinrun compare run1/ run2/ --atol 1e-6" in done.err
+        assert f"\n{group}:\n" in done.out
+    assert "twinrun compare run1/ run2/ --atol 1e-6" in done.out
 
 
 def test_an_unknown_verb_names_near_ones() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import command
+from commands import check_error, command
 
 import twinrun
 
@@ -45,11 +45,45 @@ def test_an_option_that_one_file_takes_is_not_told(runs: Path) -> None:
     for name in "ab":
         np.arange(10.0).tofile(runs / name / "y.bin")
     assert "no effect" not in (done := command("compare", "a", "b", "--dtype", "f64")).out + done.err, done
-    said = command("compare", "a", "b", "--offset", "8").out
-    assert "--offset has no effect" in said  # without a type, y.bin is compared as bytes
+    for option in ("--offset", "--shape"):  # without a type, y.bin is compared as bytes
+        said = command("compare", "a", "b", option, "8").out
+        assert f"{option} has no effect" in said
+        assert "y.bin is compared as bytes: raw without a description: give --dtype" in said
     (runs / "z.bin").write_bytes(np.arange(10.0).tobytes())
     done = command("compare", "z.bin", "a", "--dtype", "f64", "--rename", "x=z")
     assert "no effect" not in done.out + done.err, done
+
+
+@pytest.mark.parametrize(("option", "value"), [("--offset", "8"), ("--shape", "2x5")])
+def test_a_place_without_a_type_is_an_error(runs: Path, option: str, value: str) -> None:
+    """It says which option is missing; and where the suffix tells the type, none is."""
+    for name in ("a", "b"):
+        for suffix in ("bin", "f64"):
+            np.arange(10.0).tofile(runs / f"{name}.{suffix}")
+    said = (
+        f"a.bin: {option} is given without --dtype, and the element type is not known; "
+        "add --dtype, such as f32; or describe the file in a.bin.json, and give no options"
+    )
+    for words in (
+        ["compare", "a.bin", "b.bin"],
+        ["show", "a.bin"],
+        ["compare", "a.bin", "b.bin", "--format", "raw"],
+    ):
+        check_error(command(*words, option, value), said)
+    name = option.removeprefix("--")
+    with pytest.raises(twinrun.FormatError) as caught:
+        twinrun.compare("a.bin", "b.bin", options={name: value})
+    assert str(caught.value) == said.replace("--", "")
+    with pytest.raises(twinrun.FormatError, match="the option 'order' is given without dtype"):
+        twinrun.compare("a.bin", "b.bin", options={"order": "big"})
+    assert command("compare", "a.f64", "b.f64", option, value).last.startswith("same: 1 field")
+    plain = command("compare", "a/x.npy", "b/x.npy", option, value)
+    check_error(
+        plain,
+        f"format npy has no option '{name}'; it takes none; to read it as raw all the same, add --format raw and --dtype",
+    )
+    with_type = command("compare", "a/x.npy", "b/x.npy", option, value, "--dtype", "f64")
+    assert with_type.err.endswith("add --format raw\n")
 
 
 def test_each_option_has_its_reason(runs: Path) -> None:

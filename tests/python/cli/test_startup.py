@@ -53,7 +53,7 @@ def heavy(found: dict, names: frozenset[str] = HEAVY | OWN_HEAVY) -> set[str]:
     return names & set(found["modules"])
 
 
-@pytest.mark.parametrize("arguments", [["--version"], ["--help"], *([verb, "--help"] for verb in _VERBS)])
+@pytest.mark.parametrize("arguments", [[], ["--version"], ["--help"], *([verb, "--help"] for verb in _VERBS)])
 def test_help_and_version_load_no_package_but_click(arguments, tmp_path):
     found = loaded(tmp_path, *arguments)
     assert found["status"] == 0

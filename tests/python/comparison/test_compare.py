@@ -59,7 +59,11 @@ def test_report_equals_brute_force(method: str, code: str) -> None:
             atol = float(rng.choice([0.0, 1e-3, 0.37, 1e-7, 2.0**-10]))
             a, b = make_pair(rng, code, shape, atol, kind)
             result = twinrun.compare(
-                a, b, atol=atol, method=method, tolerate_integers=bool(rng.random() < 0.5)
+                a,
+                b,
+                atol=atol,
+                options=twinrun.CompareOptions(method=method),
+                tolerate_integers=bool(rng.random() < 0.5),
             )
             check_report(result.fields[0], a, b)
             assert result.same == (result.fields[0].different == 0)
@@ -86,7 +90,7 @@ def test_any_tolerance_any_values(data: st.DataObject) -> None:
     if method == "staged" and not equal_nan:
         method = "direct"
     result = twinrun.compare(
-        a, b, atol=atol, rtol=rtol, method=method, residue_bits=bits, chunk_bytes=chunk, equal_nan=equal_nan,
+        a, b, atol=atol, rtol=rtol, options=twinrun.CompareOptions(method=method, residue_bits=bits, chunk_bytes=chunk), equal_nan=equal_nan,
         tolerate_integers=True,
     )  # fmt: skip
     check_report(result.fields[0], a, b, equal_nan)
@@ -123,10 +127,7 @@ def test_files_of_many_slices(tmp_path, io: str, cache: str) -> None:
                 tmp_path / "a.f32",
                 tmp_path / "b.f32",
                 atol=1e-3,
-                method=method,
-                io=io,
-                cache=cache,
-                memory=memory,
+                options=twinrun.CompareOptions(method=method, io=io, cache=cache, memory=memory),
                 threads=3,
             )
             f = result.fields[0]
@@ -189,7 +190,12 @@ def test_the_published_method_makes_its_digests_where_others_are_at_hand(tmp_pat
     for index_b in (False, True):
         if index_b:
             twinrun.index(tmp_path / "b.npy", atol=1e-6, digest="published")
-        f = twinrun.compare(tmp_path / "a.npy", tmp_path / "b.npy", atol=1e-6, method="published").fields[0]
+        f = twinrun.compare(
+            tmp_path / "a.npy",
+            tmp_path / "b.npy",
+            atol=1e-6,
+            options=twinrun.CompareOptions(method="published"),
+        ).fields[0]
         assert f.method == "published" and f.different == 1 and f.first_index == (7777,)
 
 
@@ -206,7 +212,9 @@ def test_one_sided_metadata_builds_the_other_and_says_so(tmp_path) -> None:
     assert one.stages["build"]["bytes_read"] >= a.nbytes
     assert not (tmp_path / "b.npy.twm").exists()
     (tmp_path / "a.npy.twm").unlink()
-    both = twinrun.compare(tmp_path / "a.npy", tmp_path / "b.npy", atol=1e-6, method="staged").fields[0]
+    both = twinrun.compare(
+        tmp_path / "a.npy", tmp_path / "b.npy", atol=1e-6, options=twinrun.CompareOptions(method="staged")
+    ).fields[0]
     assert both.stages["build"]["ran"] is True and both.stages["build"]["bytes_read"] >= 2 * a.nbytes
 
 

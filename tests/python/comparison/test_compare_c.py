@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import run_of_ranks
+from support import in_options, run_of_ranks
 
 import twinrun
 from twinrun.report.document import document
@@ -84,7 +84,7 @@ def check_equal(a: Path, b: Path, **options: Any) -> str:
     status, found, error = compare_c(a, b, options)
     try:
         expected = json.loads(
-            json.dumps(document(twinrun.compare(a, b, partial=True, device="cpu", **options)))
+            json.dumps(document(twinrun.compare(a, b, partial=True, device="cpu", **in_options(options))))
         )
     except twinrun.TwinrunError as said:
         assert status == 2 and found is None

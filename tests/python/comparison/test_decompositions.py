@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import run_of_ranks
+from support import in_options, run_of_ranks
 
 import twinrun
 from twinrun.comparison.field import FieldGroup
@@ -76,7 +76,7 @@ def test_places_are_those_of_the_global_array(tmp_path: Path, order: str, fields
         return run_of_ranks(tmp_path / name, data, places=places)
 
     a, alike, other = written("a", x, "rows"), written("b", y, "rows"), written("c", y, "columns")
-    found = twinrun.compare(a, alike, **how)
+    found = twinrun.compare(a, alike, **in_options(how))
     first = found.first
     assert first is not None and first.rank == 1 and first.first_index == (1, 6, 1)
     assert (first.global_shape, first.global_offset) == (x.shape, (4, 0, 0))
@@ -93,7 +93,7 @@ def test_places_are_those_of_the_global_array(tmp_path: Path, order: str, fields
             assert {f.global_offset for f in group.all()} <= {(0, 0, 0), (4, 0, 0)}
     listed = np.concatenate([part.global_index for part in found.differences()])
     assert listed.tolist() == np.argwhere(x != y).tolist()
-    found = twinrun.compare(a, other, **how)
+    found = twinrun.compare(a, other, **in_options(how))
     assert found.first is not None and found.first.first_index == (5, 6, 1)
     assert found.first.first_ranks == (1, 2) and found.first_divergence["ranks"] == [1, 2]
     assert f"x{fields - 1}[5, 6, 1] (rank 1 of the first run, 2 of the second)" in str(found)

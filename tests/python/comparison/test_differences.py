@@ -198,7 +198,7 @@ def test_rules_hold_here_too(tmp_path: Path) -> None:
         "nan": a["nan"],
     }
     for method in ("auto", "direct"):
-        found = twinrun.compare(a, b, tolerances=rules, method=method)
+        found = twinrun.compare(a, b, tolerances=rules, options=twinrun.CompareOptions(method=method))
         got: dict[str, int] = {}
         for some in found.differences():
             got[some.field.field] = got.get(some.field.field, 0) + some.count
@@ -252,7 +252,7 @@ def test_particles_by_id(
     a = particles(folder / "a", ids[: count + lost // 2], {"pos": pos[: count + lost // 2]}, ranks[0], seed)
     keep = np.concatenate([np.arange(count), np.arange(count + lost // 2, ids.size), extra]).astype(int)
     b = particles(folder / "b", ids[keep], {"pos": moved[keep]}, ranks[1], seed + 1)
-    found = twinrun.compare(a, b, key="id", memory=memory)
+    found = twinrun.compare(a, b, key="id", options=twinrun.CompareOptions(memory=memory))
     by_field: dict[str, list[Differences]] = {"id": [], "pos": []}
     for some in found.differences():
         by_field[some.field.field].append(some)

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import load_json
-from support import run_of_ranks
+from support import in_options, run_of_ranks
 from test_lists import write_safetensors
 from test_parallel import (
     captured,
@@ -78,7 +78,7 @@ def runs_of(at: Path) -> Runs:
         "arrays": ({"x": np.ones(3)}, {"x": np.zeros(3)}, {}),
         "large": (large(at / "l1.npz"), large(at / "l2.npz", 1e-3), {}),
     }
-    return {name: (x, y, {"device": "cpu", **how}) for name, (x, y, how) in everything.items()}
+    return {name: (x, y, in_options({"device": "cpu", **how})) for name, (x, y, how) in everything.items()}
 
 
 def tensors(path: Path, change: float) -> Path:

@@ -45,10 +45,14 @@ def test_a_tolerance_of_zero_flags_the_smallest_difference(method: str) -> None:
     for i in (0, 511, 512, 19_999):
         b = a.copy()
         b[i] = np.nextafter(b[i], 2.0)
-        result = twinrun.compare(a, b, atol=0.0, method=method)
+        result = twinrun.compare(a, b, atol=0.0, options=twinrun.CompareOptions(method=method))
         assert result.different == 1 and result.first_divergence["index"] == [i]
-    assert twinrun.compare(np.array([0.0]), np.array([-0.0]), atol=0.0, method=method).same
-    assert not twinrun.compare(np.array([0.0]), np.array([5e-324]), atol=0.0, method=method).same
+    assert twinrun.compare(
+        np.array([0.0]), np.array([-0.0]), atol=0.0, options=twinrun.CompareOptions(method=method)
+    ).same
+    assert not twinrun.compare(
+        np.array([0.0]), np.array([5e-324]), atol=0.0, options=twinrun.CompareOptions(method=method)
+    ).same
 
 
 @pytest.mark.parametrize("method", ["staged", "published"])
@@ -64,7 +68,7 @@ def test_any_number_of_leaves(method: str, monkeypatch: pytest.MonkeyPatch) -> N
             for i in places:
                 b = a.copy()
                 b[i] += 1
-                f = twinrun.compare(a, b, atol=1e-3, method=method).fields[0]
+                f = twinrun.compare(a, b, atol=1e-3, options=twinrun.CompareOptions(method=method)).fields[0]
                 assert (f.different, f.first_index) == (1, (i,)), (leaves, part, i)
 
 
@@ -77,7 +81,7 @@ def test_large_doubles_against_small_tolerances(method: str) -> None:
     for factor in (0.4, 1.5, 9.5):
         b = a + factor * eps * rng.choice([-1, 1], a.size)
         truth = np.abs(a - b) > eps
-        f = twinrun.compare(a, b, atol=eps, method=method).fields[0]
+        f = twinrun.compare(a, b, atol=eps, options=twinrun.CompareOptions(method=method)).fields[0]
         assert f.different == truth.sum()
         assert f.first_index == (None if not truth.any() else (int(truth.argmax()),))
 
@@ -89,7 +93,7 @@ def test_matching_nan_in_chunks_that_are_read(method: str) -> None:
     b = a.copy()
     b[5], b[4097] = b[5] + 1, b[4097] + 1
     assert not np.isnan(a[[5, 4097]]).any()
-    f = twinrun.compare(a, b, atol=1e-6, method=method).fields[0]
+    f = twinrun.compare(a, b, atol=1e-6, options=twinrun.CompareOptions(method=method)).fields[0]
     assert (f.different, f.infinite, f.first_index) == (2, 0, (5,))
     assert abs(f.max_abs_diff - 1) < 1e-9
     differing = twinrun.compare(a, b, atol=1e-6, equal_nan=False).fields[0]
@@ -106,7 +110,7 @@ def test_nan_and_infinity_against_numbers(method: str) -> None:
         a[i * 500], b[i * 500] = x, y
     a[2900], b[2900] = np.inf, np.inf
     for atol in (0.0, 1e-3, 1e300):
-        f = twinrun.compare(a, b, atol=atol, method=method).fields[0]
+        f = twinrun.compare(a, b, atol=atol, options=twinrun.CompareOptions(method=method)).fields[0]
         assert (f.different, f.infinite, f.first_index) == (5, 5, (0,))
         assert f.max_abs_diff == np.inf and f.max_rel_diff == np.inf
         assert f.histogram_different[-1] == 5
@@ -115,12 +119,12 @@ def test_nan_and_infinity_against_numbers(method: str) -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_tiny_values_under_a_tiny_tolerance(method: str) -> None:
     a, b = np.full(600, 1e-20), np.full(600, 2e-20)
-    assert not twinrun.compare(a, b, atol=1e-21, method=method).same
-    assert twinrun.compare(a, b, atol=2e-20, method=method).same
-    assert not twinrun.compare(a, b, atol=0.0, method=method).same
+    assert not twinrun.compare(a, b, atol=1e-21, options=twinrun.CompareOptions(method=method)).same
+    assert twinrun.compare(a, b, atol=2e-20, options=twinrun.CompareOptions(method=method)).same
+    assert not twinrun.compare(a, b, atol=0.0, options=twinrun.CompareOptions(method=method)).same
     if method != "published":  # which knows no relative tolerance
-        assert not twinrun.compare(a, b, rtol=1e-6, method=method).same
-        assert twinrun.compare(a, b, rtol=2.0, method=method).same
+        assert not twinrun.compare(a, b, rtol=1e-6, options=twinrun.CompareOptions(method=method)).same
+        assert twinrun.compare(a, b, rtol=2.0, options=twinrun.CompareOptions(method=method)).same
 
 
 def test_files_of_different_length(tmp_path: Path) -> None:
@@ -220,6 +224,8 @@ def test_threads_and_memory_do_not_change_the_report() -> None:
     b = a + rng.normal(size=a.size) * 1e-6
     reports = []
     for threads, memory in ((1, 1 << 30), (2, 1), (3, 1 << 22), (16, 1 << 30)):
-        f = twinrun.compare(a, b, atol=1e-6, threads=threads, memory=memory).fields[0]
+        f = twinrun.compare(
+            a, b, atol=1e-6, threads=threads, options=twinrun.CompareOptions(memory=memory)
+        ).fields[0]
         reports.append((f.different, f.first_index, f.max_abs_diff, f.max_abs_index, f.rms_diff, f.histogram))
     assert all(r == reports[0] for r in reports)

@@ -6,6 +6,7 @@ import pathlib
 
 import numpy as np
 import pytest
+from commands import check_error, command
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -95,7 +96,10 @@ def test_passes_over_shares_of_the_ids_find_the_same(tmp_path: pathlib.Path) -> 
     order = random.permutation(n)
     a = write(tmp_path / "a", ids, {"x": x}, np.arange(n) * 3 // n)
     b = write(tmp_path / "b", ids[order], {"x": moved[order]}, np.arange(n) * 5 // n)
-    whole, shares = (twinrun.compare(a, b, key="id", memory=m).fields[1] for m in (1 << 30, 1 << 22))
+    whole, shares = (
+        twinrun.compare(a, b, key="id", options=twinrun.CompareOptions(memory=m)).fields[1]
+        for m in (1 << 30, 1 << 22)
+    )
     assert whole.different == 500
     for name in (
         "different",
@@ -171,8 +175,35 @@ def test_rows_without_ids_are_never_passed_over(tmp_path: pathlib.Path, broken: 
 def test_a_key_that_is_nowhere_is_an_error(tmp_path: pathlib.Path) -> None:
     ids, zero = np.arange(3), np.zeros(3, int)
     a = write(tmp_path / "a", ids, {"x": ids * 1.0}, zero)
-    with pytest.raises(TwinrunError, match="no field 'tag'"):
+    with pytest.raises(Incomparable) as caught:
         twinrun.compare(a, a, key="tag")
+    assert caught.value.what == "no field 'tag' of integer IDs"
+    assert caught.value.fix == "give --key the name of the field with the IDs; fields of integers are id"
+
+
+def test_ids_that_no_file_names(tmp_path: pathlib.Path) -> None:
+    """'auto' is no name of a field: the message says what it does, and which fields may be meant."""
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        ids = np.arange(4)
+        np.savez(
+            tmp_path / name / "p.npz", nr=ids, x=ids * 0.5, kind=ids.astype("u1"), grid=ids.reshape(2, 2)
+        )
+        np.save(tmp_path / f"{name}.npy", ids * 0.5)
+    a, b = tmp_path / "a", tmp_path / "b"
+    said = f"{a}, {b}: key='auto' finds no particles: the runs do not say which field has IDs; give key the name of the field with the IDs; fields of integers are nr, kind"
+    with pytest.raises(Incomparable) as caught:
+        twinrun.compare(a, b, key="auto")
+    assert str(caught.value) == said
+    check_error(
+        command("compare", a, b, "--key", "auto"),
+        said.replace("key='auto'", "--key auto").replace("give key", "give --key"),
+    )
+    none = "leave out --key: none of the compared fields is a row of integers, as IDs are"
+    for key in ("auto", "nr"):
+        check_error(command("compare", tmp_path / "a.npy", tmp_path / "b.npy", "--key", key), none)
+    with pytest.raises(Incomparable, match="the first run, the second run: key='auto' finds no particles"):
+        twinrun.compare({"x": np.ones(3)}, {"x": np.ones(3)}, key="auto")
 
 
 def test_groups_have_their_own_ids(tmp_path: pathlib.Path) -> None:

@@ -26,6 +26,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_containers import changed, random_pair
+from support import in_options
 
 import twinrun
 from twinrun import _core, formats
@@ -94,7 +95,9 @@ def groups(result: twinrun.Comparison) -> int:
 def outcome(compare: Callable, a: object, b: object, **how: object) -> str:
     """What it finds, as text: a NaN equals itself there."""
     try:
-        return "\n".join(f"{name}: {value!r}" for name, value in facts(compare(a, b, **how)).items())
+        return "\n".join(
+            f"{name}: {value!r}" for name, value in facts(compare(a, b, **in_options(how))).items()
+        )
     except TwinrunError as e:
         return f"{type(e)} {e}"
 
@@ -364,7 +367,7 @@ def test_what_was_read_with_the_listing_is_compared_once(tmp_path, monkeypatch, 
     np.save(tmp_path / "a" / "x_0.npy", np.arange(9.0) + 1)
     assert twinrun.compare(a, b).same
     for run in (a, fresh):
-        found = twinrun.compare(run, b, use_metadata=False)
+        found = twinrun.compare(run, b, options=twinrun.CompareOptions(use_metadata=False))
         assert not found.same and found.fields[0].different == 9
     assert not twinrun.compare(a, b).same
     (tmp_path / "a" / "x_0.npy").write_bytes(b"no array")

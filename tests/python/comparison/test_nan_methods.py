@@ -23,7 +23,9 @@ def test_all_methods_find_nans_that_differ(tmp_path: Path, digest: str) -> None:
     a, b = tmp_path / "x.npy", tmp_path / "y.npy"
     for other in (b, a):
         found = {
-            how: twinrun.compare(a, other, atol=1e-6, equal_nan=False, method=how)
+            how: twinrun.compare(
+                a, other, atol=1e-6, equal_nan=False, options=twinrun.CompareOptions(method=how)
+            )
             for how in ("direct", "auto", method)
         }
         direct = found["direct"]

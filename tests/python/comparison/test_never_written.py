@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import resource
 
@@ -94,12 +95,68 @@ def test_sizes_that_nobody_can_read(tmp_path) -> None:
         write(tmp_path / f"{name}.h5", "f4", (1 << 40,), fill, (1 << 20,), "huge")
         write(tmp_path / f"{name}.h5", "i1", (1 << 31, 1 << 31), 0, (1 << 10, 1 << 10), "byte")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert twinrun.compare(tmp_path / "a.h5", tmp_path / "b.h5", memory=64 << 20)
-    found = twinrun.compare(tmp_path / "a.h5", tmp_path / "c.h5", memory=64 << 20)
+    assert twinrun.compare(
+        tmp_path / "a.h5", tmp_path / "b.h5", options=twinrun.CompareOptions(memory=64 << 20)
+    )
+    found = twinrun.compare(
+        tmp_path / "a.h5", tmp_path / "c.h5", options=twinrun.CompareOptions(memory=64 << 20)
+    )
     huge = next(f for f in found.fields if f.field == "huge")
     assert huge.different == huge.elements == 1 << 40 and huge.first_index == (0,)
     assert huge.histogram_different[huge.histogram_different.index(1 << 40)] == 1 << 40
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 256 << 10  # KiB
+
+
+CAST = {**VALUES, "f2": [0.0, 1.5, math.nan], "i2": [0, 7, -7], "i8": [0, 7, -7, (1 << 53) + 1, -(1 << 63)], "u8": [0, 7, 1 << 63, (1 << 64) - 1]}  # fmt: skip
+
+
+@settings(deadline=None, max_examples=150)
+@given(data=st.data())
+def test_the_report_of_two_types_is_that_of_all_elements(tmp_path_factory, data) -> None:
+    """By value: in the wider of both types, or in two of 64 bits of which neither holds all of the other."""
+    folder = tmp_path_factory.mktemp("x")
+    shape = data.draw(st.lists(st.integers(1, 5), max_size=3).map(tuple))
+    kinds = data.draw(st.lists(st.sampled_from(sorted(CAST)), min_size=2, max_size=2, unique=True))
+    for name, kind in zip("ab", kinds, strict=True):
+        write(folder / f"{name}.h5", kind, shape, data.draw(st.sampled_from(CAST[kind])))
+    rule = data.draw(st.sampled_from([{}, {"atol": 2.0}, {"rtol": 0.5}, {"equal_nan": False}, {"tolerate_integers": True, "atol": 8}, {"atol": 0.5, "period": "x=2"}]))  # fmt: skip
+    a, b = folder / "a.h5", folder / "b.h5"
+    reports = []
+    for run in (functools.partial(twinrun.compare, partial=True), by_brute_force):
+        try:  # the fill values are of two types, too
+            reports.append(run(a, b, types="values", ignore_attributes="(fill value)", **rule))
+        except twinrun.Incomparable as error:
+            reports.append(str(error))
+    found, wanted = reports
+    if isinstance(wanted, str):  # a complex number against an integer, a period of integers
+        assert found == wanted
+        return
+    assert (found.verdict, found.problems) == (wanted.verdict, wanted.problems)
+    assert len(found.fields) == len(wanted.fields)
+    for one, other in zip(found.fields, wanted.fields, strict=True):
+        check_alike(one, other)
+
+
+@pytest.mark.parametrize(("of_a", "of_b"), [("f4", "f8"), ("i2", "f4"), ("i8", "u8"), ("f8", "i8")])
+def test_sizes_of_two_types_that_nobody_can_read(tmp_path, of_a, of_b) -> None:
+    for name, kind, fill in (("a", of_a, 3), ("b", of_b, 3), ("c", of_b, 7)):
+        write(tmp_path / f"{name}.h5", kind, (1 << 20, 1 << 20), fill, (1 << 10, 1 << 10))
+    a, b, c = (tmp_path / f"{name}.h5" for name in "abc")
+    how = {"types": "values", "ignore_attributes": "(fill value)"}  # they are of two types, too
+    same, other = twinrun.compare(a, b, **how), twinrun.compare(a, c, **how)
+    assert same.same and same.fields[0].elements == 1 << 40 and same.fields[0].elements_read == 1 << 40
+    field = other.fields[0]
+    assert (field.different, field.first_index, field.max_abs_diff) == (1 << 40, (0, 0), 4.0)
+    assert field.types is not None and field.reason == UNIFORM and other.bytes_read < 1 << 20
+
+
+def test_stored_elements_of_another_type_against_none(tmp_path) -> None:
+    write(tmp_path / "a.h5", "f4", (1000,), 2.5, (10,))
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file.create_dataset("x", (1000,), chunks=(10,), fillvalue=2.5, dtype="f8")[500] = 3.0
+    for pair in (("a.h5", "b.h5"), ("b.h5", "a.h5")):
+        found = twinrun.compare(*(tmp_path / name for name in pair), types="values").fields[0]
+        assert (found.different, found.first_index) == (1, (500,)) and found.reason != UNIFORM
 
 
 def test_stored_elements_against_none(tmp_path) -> None:
@@ -120,7 +177,9 @@ def test_all_methods_and_metadata(tmp_path) -> None:
     for _ in range(2):
         for method in ("auto", "direct", "staged", "published"):
             for atol, different in ((0.5, 0), (0.1, 3000)):
-                found = twinrun.compare(a, b, method=method, atol=atol).fields[0]
+                found = twinrun.compare(
+                    a, b, options=twinrun.CompareOptions(method=method), atol=atol
+                ).fields[0]
                 assert (found.different, found.reason) == (different, UNIFORM)
         twinrun.index(a, b, atol=0.1)
 

@@ -9,19 +9,29 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import process
 
 import twinrun
-from twinrun.comparison.options import CompareOptions
+from twinrun.comparison.options import CompareOptions, Moved
+from twinrun.comparison.proposal import propose
 
 X = {"x": np.arange(300.0)}
 Y = {"x": np.arange(300.0) + (np.arange(300) == 7)}
 
 
-def test_all_of_them_are_parameters_with_the_same_defaults() -> None:
+# What says where the work is done, and how one follows it.
+PARAMETERS = {"threads", "device", "stream", "progress", "executor"}
+
+
+def test_each_is_a_parameter_or_a_keyword_of_old() -> None:
     parameters = inspect.signature(twinrun.compare).parameters
+    names = {field.name for field in dataclasses.fields(CompareOptions)}
+    assert names == PARAMETERS | Moved.__optional_keys__ | {"formats"}
     for field in dataclasses.fields(CompareOptions):
-        if field.name != "formats":
+        if field.name in PARAMETERS:
             assert parameters[field.name].default == field.default, field.name
+        else:
+            assert field.name not in parameters
 
 
 def test_they_are_frozen_and_public() -> None:
@@ -32,6 +42,7 @@ def test_they_are_frozen_and_public() -> None:
         twinrun.CompareOptions(atol=1.0)
 
 
+@pytest.mark.filterwarnings("ignore:the keyword:DeprecationWarning")
 @pytest.mark.parametrize("way", ["object", "keywords"])
 def test_each_has_its_effect(way: str, tmp_path: Path) -> None:
     np.array([*X["x"]]).tofile(tmp_path / "a.raw")
@@ -51,6 +62,60 @@ def test_each_has_its_effect(way: str, tmp_path: Path) -> None:
     assert seen
 
 
+def test_a_keyword_of_old_names_its_new_place(tmp_path: Path) -> None:
+    for name, arrays in (("a", X), ("b", Y)):
+        np.array(arrays["x"]).tofile(tmp_path / f"{name}.raw")
+    pair = tmp_path / "a.raw", tmp_path / "b.raw"
+    one = "the keyword io is deprecated: write options=twinrun.CompareOptions(io=…)"
+    two = "the keywords method, use_metadata are deprecated: write options=twinrun.CompareOptions(method=…, use_metadata=…, formats=…)"
+    with pytest.warns(DeprecationWarning) as said:
+        assert twinrun.compare(X, Y, io="auto").different == 1  # also where it has its default
+        found = twinrun.compare(*pair, method="direct", use_metadata=False, options={"dtype": "f64"})
+    assert found.fields[0].method == "direct"
+    assert [str(warning.message) for warning in said] == [one, two]
+
+
+def test_the_warning_shows_the_line_of_the_caller() -> None:
+    calls = [
+        lambda: twinrun.assert_same(X, X, cache="auto"),
+        lambda: twinrun.compare_distances(X, X, X, cache="auto"),
+        lambda: propose([X, X], cache="auto"),
+    ]
+    for call in calls:
+        with pytest.warns(DeprecationWarning, match="the keyword cache is deprecated") as said:
+            call()
+        assert [warning.filename for warning in said] == [__file__]
+
+
+def test_a_keyword_that_never_was_one_is_an_error() -> None:
+    with pytest.raises(TypeError, match=r"compare\(\) got an unexpected keyword argument 'atoll'"):
+        twinrun.compare(X, Y, atoll=1.0)
+    with pytest.raises(TypeError, match="'formats'"):
+        twinrun.compare(X, Y, formats={})
+
+
+def test_the_command_line_does_not_warn(tmp_path: Path) -> None:
+    for name, arrays in (("a", X), ("b", Y)):
+        with twinrun.Run(tmp_path / name) as run:
+            run.capture(1, arrays)
+    runs = [tmp_path / "a", tmp_path / "b"]
+    how = ["--memory", "64M", "--io", "pread", "--threads", "1", "--device", "cpu"]
+    for words, status in (
+        (["compare", *runs, *how, "--method", "direct", "--no-metadata", "--cache", "direct"], 1),
+        (["compare", *runs, *how, "--cache", "buffered", "--closer-to", tmp_path / "a"], 1),
+        (["tolerances", *runs, *how], 0),
+    ):
+        done = process(*words, python=("-W", "error::DeprecationWarning", "-m", "twinrun"))
+        assert (done.status, done.err) == (status, ""), done
+
+
+def test_distances_have_one_method() -> None:
+    for method in ("auto", "direct"):
+        assert twinrun.compare_distances(X, X, X, options=CompareOptions(method=method)).verdict != "farther"
+    with pytest.raises(twinrun.TwinrunError, match="the method is 'staged'; leave the method out"):
+        twinrun.compare_distances(X, X, X, options=CompareOptions(method="staged"))
+
+
 def test_a_worker_and_metadata(tmp_path: Path) -> None:
     for name, arrays in (("a", X), ("b", Y)):
         with twinrun.Run(tmp_path / name) as run:
@@ -63,7 +128,7 @@ def test_a_worker_and_metadata(tmp_path: Path) -> None:
 
 def test_what_is_given_twice_is_an_error() -> None:
     options = CompareOptions(threads=2)
-    assert twinrun.compare(X, Y, options=options, memory=1 << 22).different == 1
+    assert twinrun.compare(X, Y, options=options, device="cpu").different == 1
     with pytest.raises(twinrun.TwinrunError, match="threads is given by options and as a keyword"):
         twinrun.compare(X, Y, options=options, threads=1)
     with pytest.raises(twinrun.TwinrunError, match="unknown method"):

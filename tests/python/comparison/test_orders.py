@@ -102,7 +102,7 @@ def test_files_and_histories(shape: tuple[int, ...], tmp_path: Path) -> None:
             check(twinrun.compare(*runs), a, b, 1.5)
             check(twinrun.compare(runs[0], {"x": of[y]}), a, b, 1.5)
             if x[0] == y[0]:
-                check(twinrun.compare(*runs, method="staged"), a, b, 1.5)
+                check(twinrun.compare(*runs, options=twinrun.CompareOptions(method="staged")), a, b, 1.5)
 
 
 def test_larger_than_a_chunk_and_several_threads(tmp_path: Path) -> None:

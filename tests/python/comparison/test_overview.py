@@ -147,9 +147,13 @@ def test_metadata_that_hides_an_earlier_parting_is_said(tmp_path: Path):
     assert one.parts.step == 2 and not one.surely and one.above.step == 3
     c = twinrun.compare(tmp_path / "a", tmp_path / "b")
     said = where_they_part(c, of_fields(c))
-    assert said.endswith("; metadata leaves open whether they part before: method='direct' tells")
+    assert said.endswith(
+        "; metadata leaves open whether they part before: options=CompareOptions(method='direct') tells"
+    )
     assert "≤ 2" in command("compare", tmp_path / "a", tmp_path / "b").out
-    (exact,) = of_fields(twinrun.compare(tmp_path / "a", tmp_path / "b", method="direct"))
+    (exact,) = of_fields(
+        twinrun.compare(tmp_path / "a", tmp_path / "b", options=twinrun.CompareOptions(method="direct"))
+    )
     assert exact.parts.step == 2 and exact.surely
 
 

@@ -22,7 +22,7 @@ from commands import command, load_json
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from many_ranks import ManyRanks
-from support import brute_force, check_report, run_of_ranks, scalars
+from support import brute_force, check_report, in_options, run_of_ranks, scalars
 
 import twinrun
 from twinrun.comparison import shares
@@ -356,7 +356,7 @@ def hold(kind: str, seed: int) -> None:
     with tempfile.TemporaryDirectory() as folder, np.errstate(all="ignore"):
         a, b = written(found, kind, rng, Path(folder))
         try:
-            result = twinrun.compare(a, b, partial=True, **found.options)
+            result = twinrun.compare(a, b, partial=True, **in_options(found.options))
         except twinrun.TwinrunError:
             assert not pairs, "what can be compared is compared"
             return
@@ -389,7 +389,7 @@ def test_the_comparison_is_brute_force_anywhere(kind: str, seed: int) -> None:
 def told(a: Path, b: Path, options: dict, team: object) -> object:
     """What a comparison says, without what depends on the time and on who did it."""
     try:
-        c = twinrun.comparison.work.compare(a, b, partial=True, team=team, **options)
+        c = twinrun.comparison.work.compare(a, b, partial=True, **in_options({**options, "team": team}))
     except twinrun.TwinrunError as error:
         return str(error)
     fields = [

@@ -156,7 +156,9 @@ def test_other_tolerances_prove_what_they_can(tmp_path: Path) -> None:
         assert f.different == int((np.abs(x - y) > atol).sum())
     [f] = twinrun.compare(tmp_path / "a", tmp_path / "b", atol=8 * ATOL).fields
     assert f.elements_read == 0
-    [f] = twinrun.compare(tmp_path / "a", tmp_path / "b", method="direct").fields
+    [f] = twinrun.compare(
+        tmp_path / "a", tmp_path / "b", options=twinrun.CompareOptions(method="direct")
+    ).fields
     assert f.method == "direct" and "elements" in f.reason
 
 
@@ -217,7 +219,13 @@ def test_particles_equal_brute_force_by_id(tmp_path_factory: pytest.TempPathFact
     spread(tmp_path / "a", a, ranks_a, seed, atol=ATOL)
     spread(tmp_path / "b", b, ranks_b, seed + 1, atol=ATOL)
     result = twinrun.compare(tmp_path / "a", tmp_path / "b", key="id")
-    by_elements = twinrun.compare(tmp_path / "a", tmp_path / "b", key="id", use_metadata=False, atol=ATOL)
+    by_elements = twinrun.compare(
+        tmp_path / "a",
+        tmp_path / "b",
+        key="id",
+        options=twinrun.CompareOptions(use_metadata=False),
+        atol=ATOL,
+    )
     found = {f.field: f for f in result.fields}
     for f in by_elements.fields:
         mine = found.pop(f.field)

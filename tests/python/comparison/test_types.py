@@ -167,7 +167,13 @@ def test_every_pair_of_types_is_compared_as_fractions_are(files, kind_a):
         path_b, b = files["b", kind_b]
         differ, largest, infinite = expected(a, b, atol, rtol)
         found = twinrun.compare(
-            path_a, path_b, types="values", atol=atol, rtol=rtol, tolerate_integers=True, use_metadata=False
+            path_a,
+            path_b,
+            types="values",
+            atol=atol,
+            rtol=rtol,
+            tolerate_integers=True,
+            options=twinrun.CompareOptions(use_metadata=False),
         )
         said = (kind_a, kind_b, atol, rtol)
         (field,) = found.fields
@@ -201,7 +207,14 @@ def test_integers_with_and_without_a_sign_are_exact(signed, other):
     a, b = np.array([1, 0, 1], signed), np.array([1, 1, 1], other)
     for x, y in ((a, b), (b, a)):
         for method in ("auto", "direct"):
-            found = twinrun.compare({"x": x}, {"x": y}, types="values", atol=1.0, rtol=1.0, method=method)
+            found = twinrun.compare(
+                {"x": x},
+                {"x": y},
+                types="values",
+                atol=1.0,
+                rtol=1.0,
+                options=twinrun.CompareOptions(method=method),
+            )
             assert found.different == 1 and found.first.first_index == (1,)
         told = twinrun.compare({"x": x}, {"x": y}, types="values", atol=1.0, tolerate_integers=True)
         assert told.same
@@ -423,13 +436,17 @@ def test_column_major_arrays_report_the_first_row_by_row(method):
     for y in (x.astype(np.float64), np.ascontiguousarray(x).astype(np.float64)):
         y[3, 9] += 1
         y[20, 1] += 1
-        found = twinrun.compare({"x": x}, {"x": y}, types="values", method=method)
+        found = twinrun.compare(
+            {"x": x}, {"x": y}, types="values", options=twinrun.CompareOptions(method=method)
+        )
         assert found.different == 2 and found.fields[0].first_index == (3, 9)
     whole = np.asfortranarray(np.arange(31 * 17).reshape(31, 17) + 2**60)
     other = whole.astype(np.float64)
     other[3, 9] += 1e6
     other[20, 1] += 1e6
-    found = twinrun.compare({"x": whole}, {"x": other}, types="values", method=method, atol=1e4)
+    found = twinrun.compare(
+        {"x": whole}, {"x": other}, types="values", options=twinrun.CompareOptions(method=method), atol=1e4
+    )
     assert found.different == 2 and found.fields[0].first_index == (3, 9)
 
 

@@ -585,14 +585,13 @@ def test_a_long_value_is_cleaned_fast_enough() -> None:
 
 def test_a_variable_with_the_name_of_a_secret_has_no_value(tmp_path: Path) -> None:
     """Some names are kept by the rules of a history, and are those of secrets nevertheless."""
-    given = {"OMP_secretKey": "hunter2", "OMP_ACCESSKEY": "hunter2", "CUDA_A": '{"token":"hunter2"}', "OMP_MAX_TOKENS": "3"}  # fmt: skip
+    given = {"OMP_secretKey": "hunter2", "OMP_ACCESSKEY": "hunter2", "GMX_DBPASS": "hunter2", "UCX_DB_PWD": "hunter2", "GMX_BYPASS": "1",
+             "CUDA_A": '{"token":"hunter2"}', "OMP_MAX_TOKENS": "3"}  # fmt: skip
     record = attempt(tmp_path / "a", ["/bin/true"], environment=given)
     shown = record["facts"]["environment"]
-    assert [shown[name] for name in ("OMP_secretKey", "OMP_ACCESSKEY", "CUDA_A")] == [
-        "...",
-        "...",
-        '{"token":...',
-    ]
+    hidden = ("OMP_secretKey", "OMP_ACCESSKEY", "GMX_DBPASS", "UCX_DB_PWD")
+    assert [shown[name] for name in hidden] == ["..."] * len(hidden)
+    assert (shown["CUDA_A"], shown["GMX_BYPASS"]) == ('{"token":...', "1")
 
 
 def test_a_reason_has_no_secrets(tmp_path: Path) -> None:

@@ -190,6 +190,43 @@ def test_streams_that_cannot_be_copied_are_read_in_any_order(tmp_path, monkeypat
             assert same(content.fields["a"].read(first, 1 << 20), array[first : first + (1 << 20)])
 
 
+EMPTY = {
+    "numbers": np.zeros((0, 3)),
+    "texts": np.zeros(0, "U3"),
+    "structs": np.zeros(0, [("a", "f8"), ("b", "i4")]),
+    "dates": np.zeros(0, "M8[s]"),
+}
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2], ids=["stored", "deflated", "bzip2"])  # fmt: skip
+@pytest.mark.parametrize("kind", list(EMPTY))
+def test_an_array_without_elements_has_a_checksum_too(tmp_path, kind, method):
+    """Nobody reads it: its checksum is checked where those of other members are."""
+    for name in "ab":
+        with zipfile.ZipFile(tmp_path / f"{name}.npz", "w", method) as archive:
+            for member, array in (("x", EMPTY[kind]), ("y", np.ones(3))):
+                with archive.open(f"{member}.npy", "w") as file:
+                    np.lib.format.write_array(file, array)
+            archive.writestr("note.txt", b"")
+    a, b = tmp_path / "a.npz", tmp_path / "b.npz"
+    assert twinrun.compare(a, b).same
+    whole = b.read_bytes()
+    for member, at in (("x.npy", whole.index(b"PK\1\2")), ("note.txt", whole.rindex(b"PK\1\2"))):
+        data = bytearray(whole)
+        data[at + 16] ^= 1
+        b.write_bytes(data)
+        in_place = method == zipfile.ZIP_STORED and (kind != "texts" or member == "note.txt")
+        for how in ({}, {"verify": True}):
+            if in_place and not how:  # as of all numbers and bytes that are read in place
+                assert twinrun.compare(a, b).same
+                continue
+            with pytest.raises(DamagedFile, match=rf"b\.npz: member '{member}'.*(checksum|CRC)"):
+                twinrun.compare(a, b, options=how if in_place else None)
+        if method == zipfile.ZIP_DEFLATED:  # the other members are compared
+            result = twinrun.compare(a, b, partial=True)
+            assert result.verdict == "incomparable" and "y" in {field.field for field in result.fields}
+
+
 def test_damage_that_only_the_checksum_tells_stays_known(tmp_path):
     deflated(tmp_path / "x.npz", 1, 3 << 20)
     data = bytearray((tmp_path / "x.npz").read_bytes())

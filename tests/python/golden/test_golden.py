@@ -543,7 +543,12 @@ def test_tolerances_of_every_size_are_taken_everywhere(tmp_path: Path, atol: flo
     b = a + np.array([0.0, 0.5, 4.0, 1e-311, 5e-324, 0.0])
     truth = len(brute_force(a, b, atol, rtol)["different"])
     for method in ("direct", "staged"):
-        assert twinrun.compare(a, b, atol=atol, rtol=rtol, method=method).different == truth
+        assert (
+            twinrun.compare(
+                a, b, atol=atol, rtol=rtol, options=twinrun.CompareOptions(method=method)
+            ).different
+            == truth
+        )
     for name, x in (("a", a), ("b", b)):
         np.save(tmp_path / f"{name}.npy", x)
         with twinrun.Run(tmp_path / f"run-{name}", atol=atol, rtol=rtol) as run:

@@ -81,7 +81,7 @@ def test_a_sentence_about_twinrun_is_no_command_line(tmp_path: Path) -> None:
     ):
         twinrun.compare(tmp_path / "pictures", tmp_path / "pictures")
     said = str(TwinrunError("x", fix="a history that twinrun captured, or --method direct"))
-    assert said == "x; a history that twinrun captured, or method='direct'"
+    assert said == "x; a history that twinrun captured, or options=CompareOptions(method='direct')"
     assert in_words_of_the_caller("twinrun golden save a --atol 1") == "twinrun golden save a --atol 1"
 
 

@@ -77,7 +77,7 @@ def test_the_bytes_of_a_comparison_are_those_of_its_plan(
         assert (result.first.step, result.first.first_index) == (STEPS - 1, (7_777,))
     # Every element, by ranges too: the answer is the same.
     bucket.asked.clear()
-    direct = twinrun.compare(first, second, method="direct")
+    direct = twinrun.compare(first, second, options=twinrun.CompareOptions(method="direct"))
     assert (direct.verdict, direct.first_divergence) == (result.verdict, result.first_divergence)
     assert 2 * BYTES <= asked(bucket, ".data") <= 2 * BYTES + 1024
     assert max(count for _, count in bucket.asked) <= 1 << 20
@@ -188,7 +188,10 @@ def test_histories_that_flush_brought(bucket: Bucket, tmp_path: Path) -> None:
         bucket.asked.clear()
         assert twinrun.compare(url, tmp_path / name).verdict == "same"
         assert asked(bucket, ".data") == 0, bucket.asked
-        assert twinrun.compare(url, tmp_path / name, method="direct").verdict == "same"
+        assert (
+            twinrun.compare(url, tmp_path / name, options=twinrun.CompareOptions(method="direct")).verdict
+            == "same"
+        )
     assert any(key.endswith("group.data") for key in bucket.keys("flushed-shared"))
 
 

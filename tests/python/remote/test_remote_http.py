@@ -32,7 +32,12 @@ def test_arrays_are_compared_and_only_their_bytes_are_asked_for(how: str) -> Non
     y = x.copy()
     y[123_456] += 1
     with serving({"a/x.npy": npy(x), "b/x.npy": npy(y)}) as server:
-        result = twinrun.compare(f"{server.url}/a/x.npy", f"{server.url}/b/x.npy", atol=1e-6, io=how)
+        result = twinrun.compare(
+            f"{server.url}/a/x.npy",
+            f"{server.url}/b/x.npy",
+            atol=1e-6,
+            options=twinrun.CompareOptions(io=how),
+        )
         asked = server.bytes_asked
     assert result.verdict == "different"
     assert result.first.first_index == (123_456,)

@@ -126,9 +126,14 @@ def test_a_difference_of_another_run_in_a_record(bucket: Bucket, tmp_path: Path,
     key = f"exchanged-{method}"
     bucket.put_folder(tmp_path / "a", key)
     url, file = f"s3://bucket/{key}", "step-0000000002/rank-00000.twr"
-    assert twinrun.compare(tmp_path / "plain", url, method=method).verdict == "same"
+    assert (
+        twinrun.compare(tmp_path / "plain", url, options=twinrun.CompareOptions(method=method)).verdict
+        == "same"
+    )
     bucket.put(f"{key}/{file}", (tmp_path / "b" / file).read_bytes())
-    result = twinrun.compare(tmp_path / "plain", url, method=method, partial=True)
+    result = twinrun.compare(
+        tmp_path / "plain", url, options=twinrun.CompareOptions(method=method), partial=True
+    )
     assert result.verdict == "incomparable"
     assert any(f"{url}/{file}: is not the difference that the journal names" in p for p in result.problems)
 

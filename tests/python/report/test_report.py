@@ -186,7 +186,10 @@ def test_the_worst_place_and_files_of_a_result(tmp_path: Path) -> None:
                 history.capture(step, {"x": np.zeros(50), "y": np.full(50, error * (run == "b"))})
     result = twinrun.compare(tmp_path / "a", tmp_path / "b")
     assert (result.worst.step, result.worst.field, result.worst.max_abs_diff) == (2, "y", 0.5)
-    assert twinrun.compare(tmp_path / "a", tmp_path / "a", method="direct").worst is None
+    assert (
+        twinrun.compare(tmp_path / "a", tmp_path / "a", options=twinrun.CompareOptions(method="direct")).worst
+        is None
+    )
     assert twinrun.compare(np.zeros(3), np.zeros(3)).worst is None
     result.to_html(tmp_path / "page.html")
     command("compare", tmp_path / "a", tmp_path / "b", "--html", tmp_path / "cli.html")

@@ -348,7 +348,9 @@ def test_shared_work_says_the_same(tmp_path: Path) -> None:
             write(tmp_path / run / f"out_{step}.h5", np.arange(5000), units="m" if run == "a" else "km")
     paths = tmp_path / "a", tmp_path / "b"
     alone = twinrun.compare(*paths, partial=True)
-    shared = twinrun.comparison.work.compare(*paths, partial=True, team=ManyRanks(3, 1))
+    shared = twinrun.comparison.work.compare(
+        *paths, partial=True, options=twinrun.CompareOptions(team=ManyRanks(3, 1))
+    )
     assert len(alone.attributes) == 2 and shared.attributes == alone.attributes
     assert shared.attributes_compared == alone.attributes_compared
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import xxhash
 from commands import command
+from support import in_options
 from twinrun_spec.record import Record, RecordError, read_difference
 
 import twinrun
@@ -53,7 +54,7 @@ def _make_newer(path: Path, run: Path) -> None:
 
 def _verdict(a: Path, b: Path, **options: object) -> str:
     try:
-        return twinrun.compare(a, b, partial=True, **options).verdict
+        return twinrun.compare(a, b, partial=True, **in_options(options)).verdict
     except twinrun.TwinrunError as error:  # nothing could be compared
         assert "rank-00000.twr" in str(error), error
         return "incomparable"
@@ -79,7 +80,7 @@ def _never_the_same(plain: Path, record: Path, named: Path) -> None:
     for options in ({}, {"method": "direct"}, {"use_metadata": False}):
         for a, b in ((plain, record), (record, plain)):
             try:
-                result = twinrun.compare(a, b, partial=True, **options)
+                result = twinrun.compare(a, b, partial=True, **in_options(options))
             except twinrun.TwinrunError as error:
                 assert text in str(error), error
             else:

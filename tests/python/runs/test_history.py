@@ -26,7 +26,9 @@ def test_every_kind_of_array(digest: str, tmp_path: Path) -> None:
             run.capture(7, fields)
     assert twinrun.verify(tmp_path / "a")[0] == []
     for method in ("auto", "direct"):
-        result = twinrun.compare(tmp_path / "a", tmp_path / "b", method=method)
+        result = twinrun.compare(
+            tmp_path / "a", tmp_path / "b", options=twinrun.CompareOptions(method=method)
+        )
         assert result.same and len(result.fields) == len(fields)
         for f in result.fields:
             assert f.shape == fields[f.field].shape

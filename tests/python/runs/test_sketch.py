@@ -63,7 +63,9 @@ def staged(tmp_path: Path, a: Mapping, b: Mapping, **settings: object) -> twinru
         with twinrun.Run(tmp_path / name, existing="replace", **settings) as run:
             run.capture(1, fields)
     method = "published" if settings.get("digest") == "published" else "staged"
-    return twinrun.compare(tmp_path / "a", tmp_path / "b", method=method, device="cpu")
+    return twinrun.compare(
+        tmp_path / "a", tmp_path / "b", options=twinrun.CompareOptions(method=method), device="cpu"
+    )
 
 
 def check_equal(found: twinrun.SketchComparison, truth: twinrun.Comparison) -> None:

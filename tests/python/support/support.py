@@ -14,8 +14,18 @@ import numpy as np
 import xxhash
 
 import twinrun
-from twinrun import FieldComparison
+from twinrun import CompareOptions, FieldComparison
+from twinrun.comparison.options import Moved
 from twinrun.comparison.work import histogram_edges
+
+
+def in_options(how: Mapping) -> dict:
+    """Parameters of `compare`, of which those that are options of experts are in a `CompareOptions`."""
+    moved = {name: value for name, value in how.items() if name in Moved.__optional_keys__}
+    if not moved:
+        return dict(how)
+    rest = {name: value for name, value in how.items() if name not in moved}
+    return {**rest, "options": CompareOptions(formats=rest.get("options"), **moved)}
 
 
 def step_files(folder: Path) -> list[str]:

@@ -24,6 +24,12 @@ _TOKEN = re.compile(
 # Names of secrets beside those of the rules: within a longer name, and as words of their own.
 _WITHIN = r"(?:access|account|api|private|secret)[-_ ]?key|secret[-_]?id|passcode"
 _OWN = ["pwd", "bearer", "sig", "signature", "cookie", "cookies"]
+# Names of secrets end so, as "DBPASS" and "mypwd" do; these words are ordinary.
+_ENDS = ["pass", "pwd"]
+_ORDINARY = """allpass bandpass bypass compass encompass highpass lowpass multipass overpass prepass renderpass
+    singlepass subpass surpass trespass""".split()
+# Variables in which shells keep a folder: PWD=/home is no password.
+_FOLDER_OF_SHELL = re.compile(r"""(?:\A|(?<=[\s"']))(?:OLD)?PWD=["']?/""")
 _KIND_OF_CREDENTIALS = r"(?:(?:bearer|basic)\s+)?"
 _OPTION = r"--?[a-z][a-z_.-]{0,24}"
 _END_OF_NAME = re.compile(r"(?:\d{0,2}[a-z_.-]{1,24}){0,4}\d{0,2}", re.IGNORECASE)
@@ -56,11 +62,18 @@ def _names_of_secrets(rules: dict[str, list[str]]) -> re.Pattern:
     """What finds the names: "token" is within a longer word too, "pass" is a word of its own."""
     own = sorted({w.lower() for w in [*rules["secret_variable_words"], *_OWN]}, key=len, reverse=True)
     begins = either([w.capitalize() for w in own])  # as in AccountKey
+    # Behind an end of a word: not where all of the word is an ordinary one. A word begins with a
+    # letter, or with a capital behind a small one ("useBypass").
+    ordinary = "".join(
+        rf"(?<!\A(?:{w}|{W}|{C}))(?<![^A-Za-z](?:{w}|{W}|{C}))(?<![a-z](?:{W}|{C}))"
+        for w, W, C in ((w, w.upper(), w.capitalize()) for w in _ORDINARY)
+    )
     return re.compile(
         rf"(?i:{either(rules['secret_words'])}|{_WITHIN})(?!(?i:(?<=token)i[sz]|(?<=secret)ar))"
         rf"|(?:(?<![A-Za-z])|(?<=-D))(?i:{either(own)})(?![A-Za-z])"
         rf"|(?<=[A-Za-z])(?:{begins})(?![a-z])"
         rf"|(?<![A-Za-z])(?:{either(own)})(?=[A-Z])"
+        rf"|(?<=[A-Za-z])(?i:{either(_ENDS)})(?![A-Za-z]){ordinary}"
     )
 
 
@@ -72,6 +85,12 @@ def _is_folder(text: str, begin: int, end: int) -> bool:
     # "/token:/x" may be an option and its value.
     goes_on = _FOLDER_GOES_ON if before.count("/") > 1 else _FOLDERS_GO_ON
     return goes_on.match(text, end) is not None
+
+
+def _is_folder_of_shell(text: str, end: int) -> bool:
+    """Whether a name is that of a variable in which shells keep a folder, and has one."""
+    begin = end - (6 if text[:end].endswith("OLDPWD") else 3)
+    return _FOLDER_OF_SHELL.match(text, max(0, begin)) is not None
 
 
 def _decoded(text: str, names: re.Pattern) -> str:
@@ -106,7 +125,7 @@ def without_secrets(value: str, rules: dict[str, list[str]]) -> str:
     shown, at = "", 0  # what is shown, of the text before `at`
     for found in names.finditer(text):
         begin, end = found.span()
-        if begin < at or _is_folder(text, begin, end):
+        if begin < at or _is_folder(text, begin, end) or _is_folder_of_shell(text, end):
             continue
         own = _END_OF_NAME.match(text, end)
         assert own is not None
