@@ -28,7 +28,8 @@ quick_flags='-Og -DNDEBUG'
 # Of jobs that compile nothing: what the tests themselves run.
 tests='^(aggregate|haccio)/'
 shared=tests/python/comparison/test_parallel.py
-short='^aggregate/(properties/(1/60/[14]|4/20/2)|blocks/3|wholes/3|background/3|mpiio/((nonblocking_)?(views|semantics)/3|linked|die)|overlaps|invalid|records|finalised|storage/limit|die/(kill|stop)/gather/3|hdf5/((equal/(one/2\+5|3/4\+2|2/2\+4/metadata)|parallel_h5py/2|hints|overlap|die|documented)/3|(again|full|atomic|other_mpi)/2))|^haccio/methods/.*/3$'
+# CTest knows nine groups in parentheses at most, and then finds no test.
+short='^aggregate/(properties/(1/60/[14]|4/20/2)|blocks/3|wholes/3|background/3|mpiio/((nonblocking_)?(views|semantics)/3|linked|die)|overlaps|invalid|records|finalised|storage/limit|die/(kill|stop)/gather/3|hdf5/(equal/one/2\+5|equal/3/4|equal/2/2\+4|parallel|again|hints|overlap|full|die|atomic|other|documented))|^haccio/methods/.*/3$'
 
 say() { printf 'mpi: %s\n' "$*"; }
 
@@ -150,7 +151,7 @@ one() { # <name> <tests>
     start=$SECONDS
     # MPICH before 4.1 does not give way while it waits: with more ranks than cores it takes many times as long.
     if [[ $name == mpich-debian ]]; then local -x TWINRUN_TEST_PATIENCE=3; fi
-    if ctest --test-dir "$folder/build" --output-on-failure --timeout 3600 -R "$2" && comparisons "$2"; then
+    if ctest --test-dir "$folder/build" --no-tests=error --output-on-failure --timeout 3600 -R "$2" && comparisons "$2"; then
         say "$name: tests passed in $((SECONDS - start)) s"
         done_well+=("$name")
     else
