@@ -7,7 +7,7 @@
 #   tools/mpi_matrix.sh BUILD other       the wheel that BUILD is not built with, and the short tests only (`make test`)
 #
 # The HDF5 driver's tests of several ranks run where there is a parallel HDF5 of that MPI, in build/mpi/NAME/hdf5. TWINRUN_HDF5_SOURCE=FOLDER
-# has tools/build_hdf5.sh build it there from that source, once (five minutes on one core). build/mpi/NAME/h5py may be an environment of Python
+# has tools/build_hdf5.sh build it there from that source, once (two minutes on one core). build/mpi/NAME/h5py may be an environment of Python
 # with mpi4py and the h5py for it.
 #
 # Debian's packages are unpacked under build/mpi, and nothing is installed: an mpicc on the PATH would be what the next build
@@ -94,9 +94,8 @@ debian() { # <mpich|openmpi>
 parallel_hdf5() {
     hdf5=$folder/hdf5 h5py=$folder/h5py/bin/python
     if [[ ! -e $hdf5/lib/libhdf5.so && -n ${TWINRUN_HDF5_SOURCE:-} ]]; then
-        # The tests need the library alone.
-        MPICC=$mpicc tools/build_hdf5.sh "$hdf5" "$TWINRUN_HDF5_SOURCE" -DHDF5_BUILD_TOOLS=OFF -DHDF5_BUILD_HL_LIB=OFF \
-            >"$folder/hdf5.log" 2>&1 || {
+        # The tests need no programs of HDF5.
+        MPICC=$mpicc tools/build_hdf5.sh "$hdf5" "$TWINRUN_HDF5_SOURCE" -DHDF5_BUILD_TOOLS=OFF >"$folder/hdf5.log" 2>&1 || {
             tail -n 20 "$folder/hdf5.log" >&2
             return 1
         }
