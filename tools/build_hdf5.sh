@@ -11,6 +11,8 @@
 # For h5py's test, -DTWINRUN_HDF5_PYTHON names a Python with mpi4py and this h5py:
 #
 #   CC=MPICC HDF5_MPI=ON HDF5_DIR=PREFIX pip install --no-binary=h5py h5py
+#
+# tools/mpi_matrix.sh calls this for each MPI, where TWINRUN_HDF5_SOURCE names SOURCE.
 set -euo pipefail
 
 if (($# < 2)); then

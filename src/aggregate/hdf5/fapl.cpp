@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <mpi.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 
@@ -13,6 +14,11 @@ using twinrun::hdf5::herr_t;
 using twinrun::hdf5::hid_t;
 
 namespace {
+
+// A communicator or hints of the caller's MPI, which need not be the one that this library is built
+// with: a number in one, an address in another. Passed on as it came, and not looked at.
+using Foreign = std::intptr_t;
+static_assert(sizeof(MPI_Comm) <= sizeof(Foreign) && sizeof(MPI_Info) <= sizeof(Foreign));
 
 bool asked() {
     const char* const driver = std::getenv("HDF5_DRIVER");
@@ -39,8 +45,8 @@ extern "C" {
 
 #define TWINRUN_SHOWN __attribute__((visibility("default"), noinline))
 
-TWINRUN_SHOWN herr_t H5Pset_fapl_mpio(hid_t fapl, MPI_Comm comm, MPI_Info info) {
-    using Set = herr_t (*)(hid_t, MPI_Comm, MPI_Info);
+TWINRUN_SHOWN herr_t H5Pset_fapl_mpio(hid_t fapl, Foreign comm, Foreign info) {
+    using Set = herr_t (*)(hid_t, Foreign, Foreign);
     using SetDriver = herr_t (*)(hid_t, const char*, const char*);
     const void* const caller = __builtin_return_address(0);
     if (asked()) {
@@ -55,8 +61,8 @@ TWINRUN_SHOWN herr_t H5Pset_fapl_mpio(hid_t fapl, MPI_Comm comm, MPI_Info info) 
     return plain != nullptr ? plain(fapl, comm, info) : twinrun::hdf5::kFail;
 }
 
-TWINRUN_SHOWN herr_t H5Pget_fapl_mpio(hid_t fapl, MPI_Comm* comm, MPI_Info* info) {
-    using Get = herr_t (*)(hid_t, MPI_Comm*, MPI_Info*);
+TWINRUN_SHOWN herr_t H5Pget_fapl_mpio(hid_t fapl, void* comm, void* info) {
+    using Get = herr_t (*)(hid_t, void*, void*);
     const void* const caller = __builtin_return_address(0);
     const char* const name = asked() ? "H5Pget_mpi_params" : "H5Pget_fapl_mpio";
     const auto get = function_for<Get>(caller, name);

@@ -18,6 +18,13 @@ void find(void* handle, const char* name, T& to) {
     to = reinterpret_cast<T>(::dlsym(handle, name));
 }
 
+// By its name of the profiling interface: a tool may have put an MPI_Comm_rank of its own in front,
+// and leaves this one to the library. An MPI may be built without that interface.
+const void* rank_function(void* handle) {
+    const void* const profiled = ::dlsym(handle, "PMPI_Comm_rank");
+    return profiled != nullptr ? profiled : ::dlsym(handle, "MPI_Comm_rank");
+}
+
 // All that a library of HDF5 has. Null: one without what every driver needs.
 std::unique_ptr<Library> look(const char* path) {
     // The program itself has no path by which it could be opened.
@@ -40,7 +47,7 @@ std::unique_ptr<Library> look(const char* path) {
     find(handle, "H5CX_get_mpio_coll_opt", library->collective_option);
     find(handle, "H5CX_get_mpi_coll_datatypes", library->collective_types);
     // What a handle's dependencies have is found through it as well.
-    library->mpi = ::dlsym(handle, "MPI_Comm_rank");
+    library->mpi = rank_function(handle);
     const bool whole = library->push_error != nullptr && library->error_class != nullptr &&
                        library->major != nullptr && library->opening != nullptr &&
                        library->closing != nullptr && library->reading != nullptr &&
@@ -67,14 +74,15 @@ const Library* library_at(const void* caller) {
 
 Result<> fit_for_mpi(const Library& library) {
     if (!library.parallel()) return success();
-    // As this library's dependencies have it: a tool may have put its own in front.
+    // As this library's dependencies have it. What its own calls reach may be another MPI: the
+    // program's libraries come before those of a library that is preloaded or loaded later.
     static const void* const own = [] {
         Dl_info where{};
         ::dladdr(reinterpret_cast<const void*>(&library_at), &where);
         void* const handle = ::dlopen(where.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
-        return handle == nullptr ? nullptr : ::dlsym(handle, "MPI_Comm_rank");
+        return handle == nullptr ? nullptr : rank_function(handle);
     }();
-    if (library.mpi == own || library.mpi == reinterpret_cast<const void*>(&MPI_Comm_rank)) return success();
+    if (own != nullptr && library.mpi == own) return success();
     return Error{ErrorCode::unsupported,
                  library.path + ": this HDF5 was built with another MPI than twinrun: build both with one"};
 }

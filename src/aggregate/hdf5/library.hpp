@@ -31,7 +31,7 @@ struct Library {
     herr_t (*transfer_mode)(int* mode) = nullptr;
     herr_t (*collective_option)(int* option) = nullptr;
     herr_t (*collective_types)(MPI_Datatype* memory, MPI_Datatype* file) = nullptr;
-    const void* mpi = nullptr;  // MPI_Comm_rank, as this library sees it
+    const void* mpi = nullptr;  // PMPI_Comm_rank, as this library sees it
 
     [[nodiscard]] bool parallel() const { return mpi_params != nullptr; }
 };

@@ -14,6 +14,7 @@ import fcntl
 import hashlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -45,6 +46,11 @@ def join(path: Path, output: Path, *options: str) -> str:
     )
     expect(done.returncode == 0, "join:", done.stdout, done.stderr)
     return done.stdout + done.stderr
+
+
+def mpi_of(library: str) -> set[bytes]:
+    """The MPI libraries whose names a library has in it, as those it needs."""
+    return set(re.findall(rb"libmpi(?:ch)?\.so\.\d+", Path(library).read_bytes()))
 
 
 class Tests(Scenarios):
@@ -79,16 +85,24 @@ class Tests(Scenarios):
         )
         expect(built.returncode == 0, built.stderr)
 
-    def job(self, *arguments: object, config: str | None = None, ranks: int | None = None) -> Job:
-        """config: of the driver; None: without it."""
+    def job(
+        self,
+        *arguments: object,
+        config: str | None = None,
+        ranks: int | None = None,
+        preload: str | None = None,
+    ) -> Job:
+        """config: of the driver; None: without it. preload: another build of the driver."""
         set_environment: dict[str, str] = {}
+        driver = preload or os.environ["TWINRUN_HDF5_DRIVER"]
         if config is not None:
             set_environment = {
                 "HDF5_DRIVER": "twinrun",
-                "HDF5_PLUGIN_PATH": str(Path(os.environ["TWINRUN_HDF5_DRIVER"]).parent),
+                "HDF5_PLUGIN_PATH": str(Path(driver).parent),
                 "HDF5_DRIVER_CONFIG": config,
-                "LD_PRELOAD": os.environ["TWINRUN_HDF5_DRIVER"],
             }
+        if config is not None or preload is not None:
+            set_environment["LD_PRELOAD"] = driver
         # mpiexec itself is not to have it preloaded.
         option: list[str] = []
         for name, value in set_environment.items():
@@ -337,6 +351,54 @@ class Tests(Scenarios):
         self.build()
         self.done("atomic", self.folder / "a.h5", config="")
         self.done("atomic", self.folder / "b.h5", config=SET)
+
+    def other_mpi(self) -> None:
+        """A driver that is built with another MPI than the program's: an error on all ranks. Without HDF5_DRIVER it changes nothing."""
+        other = os.environ.get("TWINRUN_HDF5_OTHER_DRIVER", "")
+        if not Path(other).is_file():
+            raise Skipped("there is no driver of another MPI: tools/mpi_matrix.sh has one")
+        if mpi_of(other) == mpi_of(os.environ["TWINRUN_HDF5_DRIVER"]):
+            raise Skipped(f"{other} is built with the same MPI")
+        self.build()
+        self.done("write", self.folder / "plain.h5")
+        self.done("write", self.folder / "a.h5", preload=other)
+        expect(bytes_of(self.folder)["a.h5"] == bytes_of(self.folder)["plain.h5"], "the files differ")
+        before = bytes_of(self.folder)
+        for config in ("", SET):
+            for scenario in ("write", "read"):
+                path = self.folder / "a.h5"
+                self.refused(
+                    scenario, path, words="with another MPI than twinrun", config=config, preload=other
+                )
+        expect(bytes_of(self.folder) == before, "files were changed or made")
+
+    def documented(self) -> None:
+        """The command that the docs have for this MPI, with the variables that they export."""
+        self.build()
+        name = "MPICH" if is_hydra(self.mpiexec) else "Open MPI"
+        text = (PROJECT / "docs/reference/hdf5-driver.md").read_text()
+        exports = re.findall(r"^export .*$", text, re.MULTILINE)
+        driver = re.search(r"^driver=.*$", text, re.MULTILINE)
+        command = re.search(rf"^mpiexec (.*) \./program  +# {name}", text, re.MULTILINE)
+        expect(exports and driver and command, f"the docs have no command for {name}")
+        exported = re.findall(r"(\w+)=", re.sub(r'"[^"]*"', "", " ".join(exports)))
+        expect(len(exported) == 3, "exported are", exported)
+        # Open MPI gives ranks on other nodes nothing else. Here all would be there anyway.
+        if name == "Open MPI":
+            missing = [variable for variable in exported if f"-x {variable}" not in command[1]]
+            expect(not missing, "ranks on other nodes do not get", missing)
+        folder = str(Path(os.environ["TWINRUN_HDF5_DRIVER"]).parent)
+        path = self.folder / "a.h5"
+        lines = "\n".join([*exports, driver[0], f"{shlex.join(self.mpiexec)} {command[1]} "])
+        lines = lines.replace("/usr/local/lib/twinrun/hdf5", folder).replace("-n 64", f"-n {self.ranks}")
+        expect(folder in lines and f"-n {self.ranks}" in lines, "other words in the docs:", lines)
+        for scenario in ("write", "read"):
+            job = Job(
+                ["bash", "-c", lines + shlex.join([self.program, scenario, str(path)])], self.environment
+            )
+            expect(job.status == 0 and "done" in job.out, f"status {job.status}:", job)
+        names = sorted(f.name for f in self.folder.iterdir())
+        expect(names == [*(f"a.h5.0000{i}" for i in range(4)), "a.h5.twr-index"], "what is written is", names)
 
     # ---- one process, with the HDF5 that h5py brings ----
 
