@@ -14,7 +14,8 @@ stamp=$environment/made-by-test-torch
 if [[ ! -f $stamp ]]; then
     echo "test-torch: installing PyTorch from PyPI into $environment"
     .venv/bin/python -m venv --clear "$environment"
-    "$python" -m pip install --quiet torch transformers accelerate lightning
+    # expecttest: what PyTorch's own list of operations needs.
+    "$python" -m pip install --quiet torch transformers accelerate lightning expecttest
     touch "$stamp"
 fi
 # After its own packages: those of .venv, with twinrun.

@@ -68,8 +68,14 @@ def _told(what: str | tuple[str, str]) -> str:
 
 
 class _Thread(threading.local):
-    # Whether this thread is at work for the trace. Gradients are computed by other threads.
+    """What a trace knows of a thread. Gradients are computed by other threads than the training's.
+
+    inside: whether it is at work for the trace. given: where the tensors lie that operations gave within a
+    node of the graph of gradients; None outside of such nodes, and in those that have events of their own.
+    """
+
     inside = False
+    given: set[int] | None = None
 
 
 class Guard:

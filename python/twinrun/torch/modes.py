@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-__all__ = ["compiling", "in_backward", "no_modes", "sees_operations"]
+__all__ = ["compiling", "in_backward", "no_modes", "sees_operations", "sees_operations_alone"]
 
 _NONE = contextlib.nullcontext()
 # Looked up once: every event asks. PyTorch includes the key PreDispatch while a mode is there that
@@ -31,6 +31,11 @@ def sees_operations(own: object = None) -> bool:
         or (modes == 1 and (own is None or _mode_at(0) is not own))
         or _included(_EARLY)
     )
+
+
+def sees_operations_alone(own: object) -> bool:
+    """Whether the dispatch mode `own` sees operations, and nothing else does."""
+    return _modes() == 1 and _mode_at(0) is own and _transform() is None and not _included(_EARLY)
 
 
 def no_modes() -> contextlib.AbstractContextManager:

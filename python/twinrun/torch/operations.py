@@ -17,7 +17,7 @@ from .node_gradients import module_of_node
 from .position import Position
 from .recorder import Recorder
 from .unwritten import UNWRITTEN, UnwrittenMemory, written_words
-from .values import is_plain, leaves, plain_text, put, tensors_of
+from .values import is_plain, leaves, memory_of, plain_text, put, tensors_of
 
 __all__ = ["OperationEvents", "OperationMode"]
 
@@ -57,14 +57,27 @@ _COLLECTIVES = {"c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_m
 _LATER = {"fsdp.all_gather_copy_in"}  # what it gives has room for what other processes send
 UNDER_WAY = "what a collective gives: seen where it is used"
 _PASSED = {"detach", "alias", "_record_function_enter_new", "_record_function_exit", "_record_function_enter"}
+# Operations that leave what they take as it is. A schema does not always tell: that of
+# `native_batch_norm` does not say that it writes the running mean. PyTorch's core operations and
+# those of single elements do tell, and these are known.
+_TELLS = [getattr(torch.Tag, name) for name in ("core", "pointwise") if hasattr(torch.Tag, name)]
+_PURE = {
+    "_unsafe_view", "cat", "stack", "slice_backward", "select_backward",
+    "_softmax_backward_data", "_log_softmax_backward_data", "nll_loss_forward", "nll_loss_backward",
+    "_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_backward",
+    "_scaled_dot_product_efficient_attention", "_scaled_dot_product_efficient_attention_backward",
+    "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_flash_attention_for_cpu_backward",
+}  # fmt: skip
 
 
 class _Schema:
     """What the schema of an operation says: whether it is a view, which arguments it writes, and whether its
-    values come later.
+    values come later. pure: it leaves all that it takes as it is.
     """
 
-    __slots__ = ("arguments", "fills", "later", "name", "passed", "room", "unwritten", "whole_name", "writes")
+    __slots__ = (
+        "arguments", "fills", "later", "name", "passed", "pure", "room", "unwritten", "whole_name", "writes",
+    )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
         name = self.name = func.__name__.split(".")[0]
@@ -79,6 +92,7 @@ class _Schema:
         self.unwritten = name in _UNWRITTEN
         self.fills = set(outs) | _ROOM_IN | ({writes[0]} if name in _FILLS and writes else set())
         self.fills |= _FILLED.get(name, set())
+        self.fills &= set(self.arguments)
         self.room: set[int] = _ROOM_OUT.get(name, set())
         namespace = getattr(func, "namespace", "")
         self.later = namespace in _COLLECTIVES or f"{namespace}.{name}" in _LATER
@@ -86,6 +100,8 @@ class _Schema:
         if self.later:
             received = name.startswith("recv")
             self.fills |= {a.name for a in schema.arguments if received or "output" in a.name}
+        told = namespace == "aten" and (name in _PURE or any(tag in func.tags for tag in _TELLS))
+        self.pure = told and not (writes or self.fills or self.later or self.unwritten or self.room)
 
 
 class OperationEvents:
@@ -94,6 +110,12 @@ class OperationEvents:
     def __init__(self, guard: Guard, position: Position, recorder: Recorder) -> None:
         self._guard, self._position, self._recorder = guard, position, recorder
         self._memory = UnwrittenMemory()
+
+    def at_once(self) -> bool:
+        """Whether what an operation takes may be digested together with what it gives: no part of it is
+        memory that nobody wrote, and no data is kept.
+        """
+        return not len(self._memory) and not self._recorder.keeps_any
 
     def not_seen(self) -> None:
         """An operation runs that has no event: what memory it writes is not known."""
@@ -135,17 +157,25 @@ class OperationEvents:
     def begin(self, name: str, named: dict[str, Any]) -> Event | None:
         """An operation that is about to run: what it takes. None where the trace stops at it."""
         with self._guard.work(("the arguments of", name)):
-            position, recorder = self._position, self._recorder
-            phase, module = self._place()
-            enclosing = position.frames[-1].call if position.frames else -1
-            values, call = recorder.new_values(), position.new_call()
-            event = Event(phase, position.microbatch, module, "", name, call, enclosing, values)
-            tensors, plain = operands(named)
-            if plain:
-                recorder.setting(event, "settings", repr(plain))
-            self._see(event, tensors, out=False)
+            event = self._event(name)
+            self._see_taken(event, named)
             return event
         return None
+
+    def _event(self, name: str) -> Event:
+        position, recorder = self._position, self._recorder
+        phase, module = self._place()
+        if phase == "backward":
+            recorder.gradient_seen()
+        enclosing = position.frames[-1].call if position.frames else -1
+        values, call = recorder.new_values(), position.new_call()
+        return Event(phase, position.microbatch, module, "", name, call, enclosing, values)
+
+    def _see_taken(self, event: Event, named: dict[str, Any]) -> None:
+        tensors, plain = operands(named)
+        if plain:
+            self._recorder.setting(event, "settings", repr(plain))
+        self._see(event, tensors, out=False)
 
     def keeps(self, event: Event | None) -> bool:
         """Whether this is a place whose data is kept."""
@@ -161,6 +191,16 @@ class OperationEvents:
                 self._see_given(event, "output", result)
                 if written:
                     self._see_given(event, "written", written)
+            self._recorder.add(event)
+
+    def whole(self, name: str, named: dict[str, Any], result: Any) -> None:
+        """An operation that ran and left what it took as it was: all is digested in one batch."""
+        with self._guard.work(("what goes through", name)):
+            event = self._event(name)
+            self._recorder.ensure_begun()
+            with self._recorder.together():
+                self._see_taken(event, named)
+                self._see_given(event, "output", result)
             self._recorder.add(event)
 
     def _see_given(self, event: Event, name: str, given: Any) -> None:
@@ -234,7 +274,14 @@ class OperationMode(TorchDispatchMode):
             schema = self._schemas[func] = _Schema(func)
         if schema.passed:
             return func(*args, **kwargs)
-        named = {**dict(zip(schema.arguments, args, strict=False)), **kwargs}
+        named = dict(zip(schema.arguments, args, strict=False))
+        if kwargs:
+            named.update(kwargs)
+        if schema.pure and self._events.at_once():
+            result = func(*args, **kwargs)
+            self._note(result)
+            self._events.whole(schema.whole_name, named, result)
+            return result
         taken = {n: v for n, v in named.items() if n not in schema.fills} if schema.fills else named
         seen = self._events.begin(schema.whole_name, taken)
         before = _bytes_of(named.get("self")) if schema.name in _RESIZES else 0
@@ -244,6 +291,7 @@ class OperationMode(TorchDispatchMode):
         else:
             result = func(*args, **kwargs)
         if schema.unwritten:
+            self._note(result, has_values=False)
             self._events.allocated(schema.name, result, before)
         else:
             self._events.ran(func, schema, named, result)
@@ -254,9 +302,21 @@ class OperationMode(TorchDispatchMode):
                 given = [None if n in schema.room else one for n, one in enumerate(result)]
             else:
                 given = result
+            self._note(given)
             written = {n: named[n] for n in schema.writes if n in named}
             self._events.end(seen, given, written)
         return result
+
+    def _note(self, result: Any, has_values: bool = True) -> None:
+        """Within a node of the graph of gradients: where the tensors lie that an operation gave."""
+        known = self._guard.thread.given
+        if known is None:
+            return
+        memory = {memory_of(t) for t in tensors_of(result)}
+        if has_values:
+            known |= memory
+        else:
+            known -= memory
 
 
 def _bytes_of(t: Any) -> int:

@@ -29,7 +29,7 @@ class Recorder:
     """Makes the events of an iteration, and hands them to a writer.
 
     keep: of which places the data is kept beside the digests. gradient_seen: is called at each event of a
-    backward pass.
+    backward pass. keeps_any: whether there are such places.
     """
 
     def __init__(
@@ -41,8 +41,8 @@ class Recorder:
         gradient_seen: Callable[[], None],
     ) -> None:
         self._writer, self._position, self._generators, self._keep = writer, position, generators, keep
-        self._keeps_any = bool(keep)
-        self._gradient_seen = gradient_seen
+        self.keeps_any = bool(keep)
+        self.gradient_seen = gradient_seen
         self._begun = False
         # By name and text. Of this trace alone: while events are encoded, their values change.
         self._settings: dict[tuple[str, str, bool], Traced] = {}
@@ -71,7 +71,7 @@ class Recorder:
         if not self._begun:
             self.ensure_begun()
         if phase == "backward":
-            self._gradient_seen()
+            self.gradient_seen()
         position = self._position
         number = position.microbatch if microbatch is None else microbatch
         within = position.enclosing(call) if enclosing is None else enclosing
@@ -84,7 +84,7 @@ class Recorder:
 
     def add(self, event: Event) -> Event:
         """Adds an event that was made before: it comes after those that were added meanwhile."""
-        if self._keeps_any:
+        if self.keeps_any:
             self._keep.meets(self._site(event))
         return self._writer.add(event)
 
@@ -161,10 +161,10 @@ class Recorder:
 
     def keeps(self, event: Event) -> bool:
         """Whether this is a place whose data is kept."""
-        return self._keeps_any and self._keep.meets(self._site(event))
+        return self.keeps_any and self._keep.meets(self._site(event))
 
     def _keeper(self, event: Event) -> Callable[[Any], Any] | None:
-        return copied if self._keeps_any and self._keep.meets(self._site(event)) else None
+        return copied if self.keeps_any and self._keep.meets(self._site(event)) else None
 
     def _site(self, event: Event) -> Site:
         at = self._position.iteration

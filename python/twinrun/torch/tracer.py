@@ -96,7 +96,7 @@ class Trace:
         )
         self._parameters = ParameterGradients(owners, guard, position, recorder)
         self._gradients = (
-            NodeGradients(guard, position, recorder)
+            NodeGradients(guard, position, recorder, owners)
             if settings.level == "ops"
             else ModuleGradients(guard, position, recorder, owners)
         )

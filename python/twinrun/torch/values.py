@@ -12,8 +12,8 @@ from ..errors import TwinrunError
 from ..runs.digest import digest_of_text
 
 __all__ = [
-    "Leaf", "digest_of_text", "is_plain", "leaves", "local_tensors", "plain_text", "put", "tensors_among",
-    "tensors_of",
+    "Leaf", "digest_of_text", "is_plain", "leaves", "local_tensors", "memory_of", "plain_text", "put",
+    "tensors_among", "tensors_of",
 ]  # fmt: skip
 
 # In a PyTorch without collectives nothing is one.
@@ -97,6 +97,11 @@ def is_plain(t: Any) -> bool:
         and not t.is_nested
         and not t.is_meta
     )
+
+
+def memory_of(t: torch.Tensor) -> int:
+    """Where the memory begins that a tensor shares with its views; 0 for none."""
+    return t.untyped_storage().data_ptr() if is_plain(t) else 0
 
 
 def local_tensors(name: str, t: torch.Tensor) -> list[tuple[str, torch.Tensor]]:

@@ -439,7 +439,7 @@ def test_hooks_are_nothing_that_the_garbage_collector_looks_at() -> None:
         region,
         _Entry(object(), region),
         _Exit(object(), region, (0,)),
-        _Node(object(), "layer", "Linear", "AddmmBackward0", 0),
+        _Node(object(), "layer", "Linear", "AddmmBackward0", 0, True),
     ]
     assert not any(map(gc.is_tracked, hooks))
 
