@@ -58,15 +58,19 @@ struct DeviceRootSums {
     return reduce61_wide((static_cast<unsigned __int128>(sums.high) << 32) + sums.low);
 }
 
-// Where words lie that are no dense stretch: in dense runs, by the dimensions around them,
-// outermost first. Bytes here are multiples of kRootRunUnit, as is the address of the data.
+// Where words lie that are no dense stretch: in runs, by the dimensions around them, outermost
+// first. Strides are bytes, and may be negative or 0.
+// - dense runs: bytes and strides are multiples of kRootRunUnit, as is the address of the data
+// - spread ones, as in a transposed matrix: strides are multiples of the word
 inline constexpr std::uint32_t kRootRunUnit = 16;
 inline constexpr int kMostRunDimensions = 4;
 struct DeviceRuns {
-    std::uint32_t run_bytes = 0;  // 0: a dense stretch
+    std::uint32_t run_bytes = 0;  // of its words alone; 0: a dense stretch
+    bool spread = false;
+    std::int64_t step = 0;  // of spread runs: from one word to the next
     int dimensions = 0;
-    std::uint32_t shape[kMostRunDimensions] = {};   // not 0
-    std::int64_t strides[kMostRunDimensions] = {};  // bytes; may be negative or 0
+    std::uint32_t shape[kMostRunDimensions] = {};  // not 0
+    std::int64_t strides[kMostRunDimensions] = {};
 };
 
 // Words of bits (sketch/words.hpp) whose root alone is asked for. Their chunks have

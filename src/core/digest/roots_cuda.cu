@@ -19,6 +19,7 @@
 // ends, up to its first look at the array (programmatic dependent launch).
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <type_traits>
 #include <utility>
 
@@ -49,7 +50,7 @@ struct RootField {
     std::uint64_t bytes;
     DeviceRootSums* root;
     DeviceRootSums* sums;
-    std::uint32_t first_block;  // among all of the launch
+    std::uint32_t first_block;  // among all of the launch; of spread runs: first part
     std::uint32_t shares;       // thread blocks that take some of it
 };
 
@@ -84,18 +85,25 @@ struct RunsField : RootField {
 };
 static_assert(kRootRunUnit == kVector);
 
+// An array in spread runs. Runs are in words here, and sizes of dimensions as above.
+struct SpreadField : RunsField {
+    std::int64_t step;
+    bool by_runs;  // neighbouring runs lie closer than neighbouring words of a run
+};
+
 // All that a launch takes. Arguments have room for 4096 bytes; copying them takes time, too.
 template <class Field, unsigned Most>
 struct RootLaunch {
     std::uint32_t count;
-    std::uint32_t blocks;
+    std::uint32_t blocks;       // of spread runs: parts
+    std::uint32_t part_blocks;  // of spread runs
     Field fields[Most];
 };
 constexpr unsigned kFewRoots = 8;
 constexpr unsigned kMostRoots = 96;
 constexpr std::uint64_t kMostBlocks = std::uint64_t{1} << 31;  // of a launch
 static_assert(sizeof(RootLaunch<RootField, kMostRoots>) <= 4096);
-static_assert(sizeof(RootLaunch<RunsField, kFewRoots>) <= 4096);
+static_assert(sizeof(RootLaunch<SpreadField, kFewRoots>) <= 4096);
 static_assert(kMostRootBytes / kBlockBytes <= kMostBlocks);
 
 // x 2^k mod p for x below 2^61 and k below 61.
@@ -363,6 +371,115 @@ struct RunsReader {
         }
     }
 };
+// Of an array in spread runs: a part is brought into shared memory, in the order of its words, and
+// read there. Threads are dealt out so that neighbours read what lies side by side, which is along
+// the runs or across them: 20 columns of a matrix of 1,600 rows are a part of its transposed one.
+class SpreadReader {
+   public:
+    static constexpr unsigned kBytes = kChunkBlocks * kBlockBytes;  // of a part, in shared memory
+    static constexpr std::uint32_t kAhead = 16;                     // words that a thread reads at once
+
+    __device__ SpreadReader(const std::byte* brought, const RootField& of, const Part& part)
+        : brought_(brought) {
+        const Rows rows(part);
+#pragma unroll
+        for (unsigned row = 0; row < 2; ++row) {
+            first_[row] =
+                (rows.block[row] - part.first_block) * (kBlockBytes / kVector) + lane_begin() / kVector;
+            end_[row] = rows.there[row] ? vectors_of(of) - part.first_block * (kBlockBytes / kVector) : 0;
+        }
+    }
+    template <class Word>
+    __device__ void read(unsigned first_step, uint4 (&vectors)[kHalf][2]) const {
+#pragma unroll
+        for (unsigned i = 0; i < kHalf; ++i) {
+#pragma unroll
+            for (unsigned row = 0; row < 2; ++row) {
+                const std::uint32_t vector = first_[row] + (first_step + i) * (kStepBytes / kVector);
+                vectors[i][row] = {0, 0, 0, 0};
+                if (vector < end_[row])
+                    vectors[i][row] = *reinterpret_cast<const uint4*>(brought_ + place(vector) * kVector);
+            }
+        }
+    }
+    // By all threads of a block, which meet before and afterwards.
+    template <class Word>
+    __device__ static void bring(std::byte* to, const SpreadField& of, const Part& part) {
+        constexpr std::uint32_t kWord = sizeof(Word);
+        constexpr std::uint32_t kBlockWords = kBlockBytes / kWord;
+        const std::uint32_t first = part.first_block * kBlockWords;
+        const std::uint32_t words = static_cast<std::uint32_t>(of.bytes / kWord);
+        const std::uint32_t end = first + min(part.blocks * kBlockWords, words - first);
+        const std::uint32_t length = of.run.by();
+        const std::uint32_t first_run = of.run.quotient(first);
+        const std::uint32_t runs = of.run.quotient(end - 1) - first_run + 1;
+        // Of a run, so many threads take one word each at a time; so many runs at a time.
+        const std::uint32_t deep =
+            of.by_runs ? max(kThreads / runs, 1U) : min(min(length, end - first), kThreads);
+        const std::uint32_t wide = of.by_runs ? min(runs, kThreads) : kThreads / deep;
+        const std::uint32_t in_run = of.by_runs ? threadIdx.x / wide : threadIdx.x % deep;
+        const std::uint32_t of_run = of.by_runs ? threadIdx.x % wide : threadIdx.x / deep;
+        if (in_run < deep && of_run < wide) {
+            for (std::uint32_t run = of_run; run < runs; run += wide) {
+                const std::uint32_t begin = (first_run + run) * length;
+                const std::uint32_t from = begin < first ? first - begin : 0;
+                const std::uint32_t to_word = min(end - begin, length);
+                const std::byte* const at = run_at(of, first_run + run);
+                for (std::uint32_t word = from + in_run; word < to_word; word += kAhead * deep) {
+                    // All are read before the first is stored: else each would wait for its own.
+                    Word values[kAhead];
+#pragma unroll
+                    for (std::uint32_t i = 0; i < kAhead; ++i) {
+                        const std::uint32_t one = word + i * deep;
+                        if (one < to_word)
+                            values[i] = *reinterpret_cast<const Word*>(at + std::int64_t{one} * of.step);
+                    }
+#pragma unroll
+                    for (std::uint32_t i = 0; i < kAhead; ++i) {
+                        const std::uint32_t one = word + i * deep;
+                        if (one < to_word) store(to, begin + one - first, values[i]);
+                    }
+                }
+            }
+        }
+        // The rest of the last vector.
+        const std::uint32_t rest = end + threadIdx.x;
+        if (threadIdx.x < kVector / kWord && rest / (kVector / kWord) < vectors_of(of) && end == words)
+            store(to, rest - first, Word{0});
+    }
+
+   private:
+    [[nodiscard]] __device__ static std::uint32_t vectors_of(const RootField& of) {
+        return static_cast<std::uint32_t>((of.bytes + kVector - 1) / kVector);
+    }
+    // Words that threads store together may lie a run apart: without this they would meet in one
+    // bank of the memory.
+    [[nodiscard]] __device__ static std::uint32_t place(std::uint32_t vector) {
+        return vector ^ ((vector >> 3 ^ vector >> 6 ^ vector >> 9) & 7);
+    }
+    template <class Word>
+    __device__ static void store(std::byte* to, std::uint32_t word, Word value) {
+        constexpr std::uint32_t kWords = kVector / sizeof(Word);
+        reinterpret_cast<Word*>(to)[place(word / kWords) * kWords + word % kWords] = value;
+    }
+    [[nodiscard]] __device__ static const std::byte* run_at(const SpreadField& of, std::uint32_t run) {
+        const std::byte* at = of.data;
+#pragma unroll
+        for (int d = kMostRunDimensions - 1; d >= 0; --d) {
+            if (d >= of.dimensions) continue;
+            const std::uint32_t outer = of.shape[d].quotient(run);
+            at += static_cast<std::int64_t>(run - outer * of.shape[d].by()) * of.strides[d];
+            run = outer;
+        }
+        return at;
+    }
+
+    const std::byte* brought_;
+    std::uint32_t first_[2];  // its first vector of each row, among those of the part
+    std::uint32_t end_[2];    // vectors from there to the array's end; 0 for a row that is not there
+};
+template <class Field>
+constexpr bool kIsSpread = std::is_same_v<Field, SpreadField>;
 template <class Field>
 using ReaderOf = std::conditional_t<std::is_same_v<Field, RunsField>, RunsReader, Reader>;
 
@@ -490,6 +607,21 @@ __device__ inline void wait_for_work_before() {
 #endif
 }
 
+// Adds what the threads of a block have of a field. warps: room for it.
+__device__ void add_total(const RootField& of, std::uint64_t total, std::uint64_t (&warps)[kWarps]) {
+#pragma unroll
+    for (int distance = 16; distance != 0; distance /= 2)
+        total = add61(total, warp::across(total, distance));
+    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = total;
+    __syncthreads();
+    if (threadIdx.x != 0) return;
+    std::uint64_t all = 0;
+#pragma unroll
+    for (unsigned w = 0; w < kWarps; ++w)
+        all = add61(all, warps[w]);
+    add_share(of, all);
+}
+
 // Each thread block takes as many consecutive blocks of the launch as any other, give or take one.
 // A thread keeps its sum of all chunks of a field, so that threads meet once a field, and once in
 // about kWarps chunks for their weights.
@@ -542,23 +674,70 @@ __global__ void __launch_bounds__(kThreads, 2)
         if (more) reader.template read<Word>(kHalf, second_half);
         total = add61(total, products.sum(part, &weights[chunk - first_weight]));
         if (more && next.field == part.field) continue;
-#pragma unroll
-        for (int distance = 16; distance != 0; distance /= 2)
-            total = add61(total, warp::across(total, distance));
-        if (threadIdx.x % 32 == 0) warps[side][threadIdx.x / 32] = total;
-        __syncthreads();
-        if (threadIdx.x == 0) {
-            std::uint64_t all = 0;
-#pragma unroll
-            for (unsigned w = 0; w < kWarps; ++w)
-                all = add61(all, warps[side][w]);
-            add_share(of, all);
-        }
+        add_total(of, total, warps[side]);
         if (!more) return;
         side ^= 1;
         total = 0;
         weights_end = 0;
     }
+}
+
+// Of spread runs: thread blocks take parts in turn, as neighbouring parts lie side by side in lines of
+// memory. Else each line would come several times.
+template <class Word, unsigned Most>
+__global__ void __launch_bounds__(kThreads, 2)
+    make_spread_roots(const __grid_constant__ RootLaunch<SpreadField, Most> launch) {
+    extern __shared__ uint4 brought[];
+    __shared__ SharedTables tables;
+    __shared__ std::uint64_t weights[2];  // of the part's only chunk
+    __shared__ std::uint64_t warps[2][kWarps];
+    auto* const memory = reinterpret_cast<std::byte*>(brought);
+    std::uint32_t number = blockIdx.x;
+    if (number >= launch.blocks) return;
+    Products<Word> products(tables);
+    wait_for_work_before();
+    std::uint32_t field = 0;
+    const auto ends_before = [&](std::uint32_t part) {
+        return field + 1 < launch.count && launch.fields[field + 1].first_block <= part;
+    };
+    std::uint64_t total = 0;
+    for (unsigned side = 0; number < launch.blocks;) {
+        while (ends_before(number))
+            ++field;
+        const SpreadField& of = launch.fields[field];
+        const std::uint32_t first = (number - of.first_block) * launch.part_blocks;
+        const Part part{field, min(launch.part_blocks, blocks_of(of) - first), first};
+        __syncthreads();  // what was brought before has been read
+        if (threadIdx.x < 32) {
+            const std::uint64_t weight = chunk_weight(first / kChunkBlocks, blocks_of(of));
+            if (threadIdx.x < 2) weights[threadIdx.x] = weight;
+        }
+        SpreadReader::bring<Word>(memory, of, part);
+        __syncthreads();
+        const SpreadReader reader(memory, of, part);
+        products.begin();
+#pragma unroll
+        for (unsigned half = 0; half < 2; ++half) {
+            uint4 vectors[kHalf][2];
+            reader.template read<Word>(half * kHalf, vectors);
+            products.add(half, vectors);
+        }
+        total = add61(total, products.sum(part, weights));
+        number += gridDim.x;
+        if (number < launch.blocks && !ends_before(number)) continue;
+        add_total(of, total, warps[side]);
+        side ^= 1;
+        total = 0;
+    }
+}
+
+// The kernel for arrays of a kind.
+template <class Word, class Field, unsigned Most>
+constexpr auto kernel_of() {
+    if constexpr (kIsSpread<Field>)
+        return make_spread_roots<Word, Most>;
+    else
+        return make_roots<Word, Field, Most>;
 }
 
 // What is asked for once a device.
@@ -575,8 +754,13 @@ DeviceStatus abilities(int device, Abilities* of) {
         int multiprocessors = 0;
         TWR_GPU(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
         // The code must be one that waits: an older device's, translated by the driver, does not.
+        constexpr auto kKernel = kernel_of<Word, Field, Most>();
+        if (kIsSpread<Field>) {
+            TWR_GPU(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         SpreadReader::kBytes));
+        }
         cudaFuncAttributes compiled{};
-        TWR_GPU(cudaFuncGetAttributes(&compiled, make_roots<Word, Field, Most>));
+        TWR_GPU(cudaFuncGetAttributes(&compiled, kKernel));
         const bool waits = compiled.ptxVersion >= 90 && compiled.binaryVersion >= 90;
         packed = static_cast<unsigned>(std::max(multiprocessors, 1)) * 4 + (waits ? 1 : 0);
         if (device < kMostDevices) known[device].store(packed, std::memory_order_relaxed);
@@ -587,60 +771,113 @@ DeviceStatus abilities(int device, Abilities* of) {
 
 // The layout of an item.
 void fill_in(const DeviceRootItem&, RootField*) {}
-void fill_in(const DeviceRootItem& item, RunsField* field) {
-    field->run = Divisor(item.runs.run_bytes / kVector);
+void fill_in_dimensions(const DeviceRootItem& item, RunsField* field) {
     field->dimensions = item.runs.dimensions;
     for (int d = 0; d < item.runs.dimensions; ++d) {
         field->shape[d] = Divisor(item.runs.shape[d]);
         field->strides[d] = item.runs.strides[d];
     }
 }
+void fill_in(const DeviceRootItem& item, RunsField* field) {
+    field->run = Divisor(item.runs.run_bytes / kVector);
+    fill_in_dimensions(item, field);
+}
+void fill_in(const DeviceRootItem& item, SpreadField* field) {
+    field->run = Divisor(static_cast<std::uint32_t>(item.runs.run_bytes / item_bytes(item.word)));
+    fill_in_dimensions(item, field);
+    field->step = item.runs.step;
+    const int inner = item.runs.dimensions - 1;
+    field->by_runs = inner >= 0 && std::abs(item.runs.strides[inner]) < std::abs(item.runs.step);
+}
+
+// Blocks of a part of spread runs: all of a chunk, where that gives work to all thread blocks.
+constexpr std::uint32_t part_blocks(std::uint64_t blocks, std::uint32_t thread_blocks) {
+    std::uint32_t each = kChunkBlocks;
+    while (each > kLeastBlocks && blocks < std::uint64_t{each} * thread_blocks)
+        each /= 2;
+    return each;
+}
+
+// The thread blocks of a launch, and how many of them take some of each field.
+template <class Field, unsigned Most>
+std::uint32_t share_out(std::uint32_t most, RootLaunch<Field, Most>* all) {
+    const std::uint32_t n = all->count;
+    const auto end_of = [&](std::uint32_t i) {
+        return i + 1 < n ? all->fields[i + 1].first_block : all->blocks;
+    };
+    if constexpr (kIsSpread<Field>) {
+        const std::uint32_t grid = std::min(most, all->blocks);
+        for (std::uint32_t i = 0; i < n; ++i)
+            all->fields[i].shares = std::min(grid, end_of(i) - all->fields[i].first_block);
+        return grid;
+    }
+    // Where there are many small arrays, one for each of them.
+    const std::uint32_t grid = std::min(most, std::max(n, (all->blocks + kLeastBlocks - 1) / kLeastBlocks));
+    // Thread block b begins at block floor(blocks b / grid), so block i belongs to the last b with
+    // blocks b / grid < i + 1.
+    const auto owner = [&](std::uint32_t i) { return ((std::uint64_t{i} + 1) * grid - 1) / all->blocks; };
+    for (std::uint32_t i = 0; i < n; ++i) {
+        all->fields[i].shares =
+            static_cast<std::uint32_t>(owner(end_of(i) - 1) - owner(all->fields[i].first_block) + 1);
+    }
+    return grid;
+}
 
 template <class Word, class Field, unsigned Most>
 DeviceStatus launch(int device, const DeviceRootItem* const* items, unsigned n, StreamHandle stream) {
+    Abilities able{};
+    if (const DeviceStatus status = abilities<Word, Field, Most>(device, &able); status.failed) return status;
+    const auto blocks_in = [](const DeviceRootItem& item) {
+        return (item.words * sizeof(Word) + kBlockBytes - 1) / kBlockBytes;
+    };
     RootLaunch<Field, Most> all;
     all.count = n;
+    all.part_blocks = 1;
+    if (kIsSpread<Field>) {
+        std::uint64_t blocks = 0;
+        for (unsigned i = 0; i < n; ++i)
+            blocks += blocks_in(*items[i]);
+        all.part_blocks = part_blocks(blocks, able.most_blocks);
+    }
     all.blocks = 0;
     for (unsigned i = 0; i < n; ++i) {
         const DeviceRootItem& item = *items[i];
-        const std::uint64_t bytes = item.words * sizeof(Word);
-        static_cast<RootField&>(all.fields[i]) = {
-            static_cast<const std::byte*>(item.data), bytes, item.root, item.sums, all.blocks, 0};
+        static_cast<RootField&>(all.fields[i]) = {static_cast<const std::byte*>(item.data),
+                                                  item.words * sizeof(Word),
+                                                  item.root,
+                                                  item.sums,
+                                                  all.blocks,
+                                                  0};
         fill_in(item, &all.fields[i]);
-        all.blocks += static_cast<std::uint32_t>((bytes + kBlockBytes - 1) / kBlockBytes);
+        all.blocks += static_cast<std::uint32_t>((blocks_in(item) + all.part_blocks - 1) / all.part_blocks);
     }
-    Abilities able{};
-    if (const DeviceStatus status = abilities<Word, Field, Most>(device, &able); status.failed) return status;
-    // Where there are many small arrays, one for each of them.
-    const std::uint32_t grid =
-        std::min(able.most_blocks, std::max(n, (all.blocks + kLeastBlocks - 1) / kLeastBlocks));
-    // Thread block b begins at block floor(blocks b / grid), so block i belongs to the last b with
-    // blocks b / grid < i + 1.
-    const auto owner = [&](std::uint32_t i) { return ((std::uint64_t{i} + 1) * grid - 1) / all.blocks; };
-    for (unsigned i = 0; i < n; ++i) {
-        const std::uint32_t end = i + 1 < n ? all.fields[i + 1].first_block : all.blocks;
-        all.fields[i].shares =
-            static_cast<std::uint32_t>(owner(end - 1) - owner(all.fields[i].first_block) + 1);
-    }
+    const std::uint32_t grid = share_out(able.most_blocks, &all);
     cudaLaunchConfig_t config{};
     config.gridDim = grid;
     config.blockDim = kThreads;
+    config.dynamicSmemBytes = kIsSpread<Field> ? SpreadReader::kBytes : 0;
     config.stream = gpu_stream(stream);
     cudaLaunchAttribute early{};
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     early.val.programmaticStreamSerializationAllowed = 1;
     config.attrs = &early;
     config.numAttrs = able.begins_early ? 1 : 0;
-    TWR_GPU(cudaLaunchKernelEx(&config, make_roots<Word, Field, Most>, all));
+    TWR_GPU(cudaLaunchKernelEx(&config, kernel_of<Word, Field, Most>(), all));
     return {};
+}
+
+// Whether it is an array of this kind.
+template <class Field>
+bool is_field(const DeviceRuns& runs) {
+    if (std::is_same_v<Field, RootField>) return runs.run_bytes == 0;
+    return runs.run_bytes != 0 && runs.spread == kIsSpread<Field>;
 }
 
 // Those of one type among the items, dense ones or others: as many of them in a launch as go in.
 template <class Word, class Field>
 DeviceStatus launch_all(int device, DType word, const DeviceRootItem* items, std::size_t n,
                         StreamHandle stream) {
-    constexpr bool kInRuns = std::is_same_v<Field, RunsField>;
-    constexpr unsigned kMost = kInRuns ? kFewRoots : kMostRoots;
+    constexpr unsigned kMost = std::is_same_v<Field, RootField> ? kMostRoots : kFewRoots;
     const DeviceRootItem* some[kMost];
     unsigned count = 0;
     std::uint64_t blocks = 0;
@@ -652,7 +889,7 @@ DeviceStatus launch_all(int device, DType word, const DeviceRootItem* items, std
                                 : launch<Word, Field, kMost>(device, some, all, stream);
     };
     for (std::size_t i = 0; i < n; ++i) {
-        if (items[i].word != word || (items[i].runs.run_bytes != 0) != kInRuns) continue;
+        if (items[i].word != word || !is_field<Field>(items[i].runs)) continue;
         const std::uint64_t more = (items[i].words * sizeof(Word) + kBlockBytes - 1) / kBlockBytes;
         if (count == kMost || blocks + more > kMostBlocks) {
             if (const DeviceStatus status = start(); status.failed) return status;
@@ -666,8 +903,9 @@ DeviceStatus launch_all(int device, DType word, const DeviceRootItem* items, std
 template <class Word>
 DeviceStatus launch_all(int device, DType word, const DeviceRootItem* items, std::size_t n,
                         StreamHandle stream) {
-    const DeviceStatus status = launch_all<Word, RootField>(device, word, items, n, stream);
-    return status.failed ? status : launch_all<Word, RunsField>(device, word, items, n, stream);
+    DeviceStatus status = launch_all<Word, RootField>(device, word, items, n, stream);
+    if (!status.failed) status = launch_all<Word, RunsField>(device, word, items, n, stream);
+    return status.failed ? status : launch_all<Word, SpreadField>(device, word, items, n, stream);
 }
 
 // Whether the layout is one that the kernel takes, and has as many words.
@@ -675,14 +913,17 @@ bool is_possible(const DeviceRootItem& item) {
     const DeviceRuns& runs = item.runs;
     if (item.words == 0 || item.words > kMostRootBytes / item_bytes(item.word)) return false;
     if (runs.run_bytes == 0) return true;
-    const std::uint64_t bytes = item.words * item_bytes(item.word);
+    const std::uint64_t word = item_bytes(item.word);
+    const std::uint64_t bytes = item.words * word;
+    const std::uint64_t unit = runs.spread ? word : kRootRunUnit;
+    const auto signed_unit = static_cast<std::int64_t>(unit);
     if (bytes > kMostRunsBytes || runs.dimensions < 0 || runs.dimensions > kMostRunDimensions ||
-        runs.run_bytes % kRootRunUnit != 0 || reinterpret_cast<std::uintptr_t>(item.data) % kRootRunUnit != 0)
+        runs.run_bytes % unit != 0 || reinterpret_cast<std::uintptr_t>(item.data) % unit != 0 ||
+        (runs.spread && runs.step % signed_unit != 0))
         return false;
     std::uint64_t all = runs.run_bytes;
     for (int d = 0; d < runs.dimensions; ++d) {
-        if (runs.strides[d] % std::int64_t{kRootRunUnit} != 0 || runs.shape[d] == 0 ||
-            runs.shape[d] > bytes / all)
+        if (runs.strides[d] % signed_unit != 0 || runs.shape[d] == 0 || runs.shape[d] > bytes / all)
             return false;
         all *= runs.shape[d];
     }

@@ -35,16 +35,15 @@ std::optional<DeviceRuns> runs_of(const DeviceArray& words) {
     const DeviceGather all = gather_of(words, 0, 0, nullptr);
     const std::uint64_t bytes = words.items() * all.item_bytes;
     const int inner = all.dimensions - 1;
-    if (inner < 1 || inner > kMostRunDimensions || bytes > kMostRunsBytes ||
-        all.strides[inner] != std::int64_t{all.item_bytes} ||
-        all.shape[inner] * all.item_bytes % kRootRunUnit != 0 ||
-        reinterpret_cast<std::uintptr_t>(words.data) % kRootRunUnit != 0)
-        return std::nullopt;
+    if (inner < 0 || inner > kMostRunDimensions || bytes > kMostRunsBytes) return std::nullopt;
     DeviceRuns runs;
     runs.run_bytes = static_cast<std::uint32_t>(all.shape[inner] * all.item_bytes);
+    runs.step = all.strides[inner];
     runs.dimensions = inner;
+    runs.spread = runs.step != std::int64_t{all.item_bytes} || runs.run_bytes % kRootRunUnit != 0 ||
+                  reinterpret_cast<std::uintptr_t>(words.data) % kRootRunUnit != 0;
     for (int d = 0; d < inner; ++d) {
-        if (all.strides[d] % std::int64_t{kRootRunUnit} != 0) return std::nullopt;
+        runs.spread = runs.spread || all.strides[d] % std::int64_t{kRootRunUnit} != 0;
         runs.shape[d] = static_cast<std::uint32_t>(all.shape[d]);
         runs.strides[d] = all.strides[d];
     }

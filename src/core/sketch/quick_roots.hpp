@@ -1,6 +1,6 @@
 // Roots of the words of few arrays on a device, made in the background with one launch: for who
-// digests the values of a program one after the other. What is larger, or strided in another way
-// than in dense runs, takes queue_roots().
+// digests the values of a program one after the other. What is larger, or has more dimensions with
+// strides, takes queue_roots().
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,14 @@
 
 namespace twinrun {
 
-// Whether queue_quick_roots() takes the array: words of a device, with an element, that are dense
-// or lie in dense runs of a multiple of 16 bytes, as heads of attention do.
+// Whether queue_quick_roots() takes the array: words of a device, with an element. They may lie in
+// any order that takes no more than kMostRunDimensions + 1 strides, as heads of attention and
+// transposed matrices do; dense ones and dense runs of a multiple of 16 bytes are fastest.
 bool is_quick(const DeviceArray& words);
 
 // Arrays that take the quick way together have at most so many bytes: above, the kernels of
 // queue_roots() are faster.
-inline constexpr std::uint64_t kMostQuickBytes = std::uint64_t{128} << 20;
+inline constexpr std::uint64_t kMostQuickBytes = std::uint64_t{1} << 30;
 // Roots that a device has under way, at most; who asks for more waits for the first ones.
 inline constexpr std::size_t kQuickRoots = std::size_t{1} << 15;
 

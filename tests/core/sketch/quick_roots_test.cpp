@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -162,11 +163,64 @@ TEST(DeviceQuickRoots, EachStreamHasItsOrder) {
     expect_roots(**roots, placed);
 }
 
-// Random shapes, orders of dimensions, gaps between them and directions.
+// An array of random bytes in any layout, and its root as the host makes it.
+struct Layout {
+    std::vector<std::uint64_t> shape;
+    std::vector<std::int64_t> strides;
+    std::uint64_t begin = 0;   // of the first word, in bytes
+    std::uint64_t extent = 0;  // bytes
+
+    // order: the dimensions, innermost first. gap: of each dimension, in bytes.
+    Layout(std::vector<std::uint64_t> sizes, std::size_t item, const std::vector<std::size_t>& order,
+           const std::vector<std::uint64_t>& gaps, const std::vector<bool>& backwards)
+        : shape(std::move(sizes)), strides(shape.size()), extent(item) {
+        for (const std::size_t d : order) {
+            strides[d] = static_cast<std::int64_t>(extent) * (backwards[d] ? -1 : 1);
+            if (backwards[d]) begin += extent * (shape[d] - 1);
+            extent = extent * shape[d] + gaps[d];
+        }
+    }
+};
+
+void expect_root_of(int device, DType word, const Layout& layout, std::mt19937_64& random) {
+    const std::size_t item = item_bytes(word);
+    std::vector<std::byte> bytes(layout.extent);
+    for (std::byte& byte : bytes)
+        byte = static_cast<std::byte>(random());
+    const OnDevice memory(device, std::span<const std::byte>(bytes), 0);
+    DeviceArray array;
+    array.device = device;
+    array.data = static_cast<const std::byte*>(memory.data()) + layout.begin;
+    array.dtype = word;
+    array.shape = layout.shape;
+    array.strides = layout.strides;
+    ASSERT_TRUE(is_quick(array));
+    std::vector<std::byte> dense;
+    dense.reserve(array.items() * item);
+    for (std::uint64_t i = 0; i < array.items(); ++i) {
+        std::int64_t at = static_cast<std::int64_t>(layout.begin);
+        std::uint64_t rest = i;
+        for (std::size_t d = layout.shape.size(); d-- > 0; rest /= layout.shape[d])
+            at += static_cast<std::int64_t>(rest % layout.shape[d]) * layout.strides[d];
+        dense.insert(dense.end(), bytes.data() + at, bytes.data() + at + item);
+    }
+    const FieldMetadata field = plan_words(word, {array.items()}).value();
+    MemorySource source(word, array.items(), dense.data(), item, false);
+    const std::uint64_t expected = HostSketch::build(field, source).value().built().tree[0];
+    const DeviceArray* const twice[] = {&array, &array};
+    auto queued = queue_quick_roots(twice);
+    ASSERT_TRUE(queued.ok()) << queued.error().message;
+    const auto roots = (*queued)->roots();
+    ASSERT_TRUE(roots.ok()) << roots.error().message;
+    EXPECT_EQ((*roots)[0], expected);
+    EXPECT_EQ((*roots)[1], expected);
+}
+
+// Random shapes, orders of dimensions, gaps between them and directions. The last dimension lies
+// innermost, in whole vectors.
 TEST(DeviceQuickRoots, RunsEqualTheHost) {
     TWR_TEST_DEVICE(device);
     std::mt19937_64 random(test_seed(27));
-    int in_runs = 0;
     for (int round = 0; round < test_rounds(150); ++round) {
         const DType word = kWordTypes[random() % 3];
         const std::size_t item = item_bytes(word);
@@ -175,55 +229,70 @@ TEST(DeviceQuickRoots, RunsEqualTheHost) {
         for (std::size_t d = 0; d + 1 < dimensions; ++d)
             shape.push_back(1 + random() % (random() % 6 == 0 ? 60 : 6));
         shape.push_back((1 + random() % (random() % 4 == 0 ? 300 : 12)) * 16 / item);
-        // Where each dimension lies: the last one innermost, the others in any order around it.
         std::vector<std::size_t> order(dimensions - 1);
-        for (std::size_t d = 0; d < order.size(); ++d)
-            order[d] = d;
+        std::iota(order.begin(), order.end(), std::size_t{0});
         std::shuffle(order.begin(), order.end(), random);
-        std::vector<std::int64_t> strides(dimensions, static_cast<std::int64_t>(item));
-        std::uint64_t extent = shape.back() * item + random() % 3 * 16;
-        std::uint64_t begin = 0;
-        for (const std::size_t d : order) {
-            const bool backwards = random() % 4 == 0;
-            strides[d] = static_cast<std::int64_t>(extent) * (backwards ? -1 : 1);
-            if (backwards) begin += extent * (shape[d] - 1);
-            extent = extent * shape[d] + random() % 2 * 16;
+        order.insert(order.begin(), dimensions - 1);
+        std::vector<std::uint64_t> gaps;
+        std::vector<bool> backwards;
+        for (std::size_t d = 0; d < dimensions; ++d) {
+            gaps.push_back(random() % 3 * 16);
+            backwards.push_back(d + 1 < dimensions && random() % 4 == 0);
         }
-        std::vector<std::byte> bytes(extent);
-        for (std::byte& byte : bytes)
-            byte = static_cast<std::byte>(random());
-        const OnDevice memory(device, std::span<const std::byte>(bytes), 0);
-        DeviceArray array;
-        array.device = device;
-        array.data = static_cast<const std::byte*>(memory.data()) + begin;
-        array.dtype = word;
-        array.shape = shape;
-        array.strides = strides;
-        ASSERT_TRUE(is_quick(array));
-        in_runs += array.dense() ? 0 : 1;
-        std::vector<std::byte> dense;
-        for (std::uint64_t i = 0; i < array.items(); ++i) {
-            std::int64_t at = static_cast<std::int64_t>(begin);
-            std::uint64_t rest = i;
-            for (std::size_t d = dimensions; d-- > 0; rest /= shape[d])
-                at += static_cast<std::int64_t>(rest % shape[d]) * strides[d];
-            dense.insert(dense.end(), bytes.data() + at, bytes.data() + at + item);
-        }
-        const FieldMetadata field = plan_words(word, {array.items()}).value();
-        MemorySource source(word, array.items(), dense.data(), item, false);
-        const std::uint64_t expected = HostSketch::build(field, source).value().built().tree[0];
-        const DeviceArray* const one[] = {&array, &array};
-        auto queued = queue_quick_roots(one);
-        ASSERT_TRUE(queued.ok()) << queued.error().message;
-        const auto roots = (*queued)->roots();
-        ASSERT_TRUE(roots.ok()) << roots.error().message;
-        EXPECT_EQ((*roots)[0], expected) << "round " << round;
-        EXPECT_EQ((*roots)[1], expected) << "round " << round;
+        expect_root_of(device, word, {shape, item, order, gaps, backwards}, random);
+        if (HasFailure()) FAIL() << "round " << round;
     }
-    EXPECT_GT(in_runs, 0);
 }
 
-TEST(DeviceQuickRoots, WhatIsStridedOrEmptyTakesAnotherWay) {
+// The same with any dimension innermost, of any size, and with repeated words.
+TEST(DeviceQuickRoots, SpreadRunsEqualTheHost) {
+    TWR_TEST_DEVICE(device);
+    std::mt19937_64 random(test_seed(28));
+    for (int round = 0; round < test_rounds(400); ++round) {
+        const DType word = kWordTypes[random() % 3];
+        const std::size_t item = item_bytes(word);
+        const std::size_t dimensions = 1 + random() % 5;
+        std::vector<std::uint64_t> shape;
+        std::vector<std::size_t> order(dimensions);
+        std::iota(order.begin(), order.end(), std::size_t{0});
+        std::shuffle(order.begin(), order.end(), random);
+        std::vector<std::uint64_t> gaps;
+        std::vector<bool> backwards;
+        std::uint64_t most = 300000;
+        for (std::size_t d = 0; d < dimensions; ++d) {
+            const std::uint64_t size = 1 + random() % (random() % 3 == 0 ? 1000 : 9);
+            shape.push_back(std::min(size, most));
+            most /= shape.back();
+            gaps.push_back(random() % 4 * item);
+            backwards.push_back(random() % 5 == 0);
+        }
+        Layout layout(shape, item, order, gaps, backwards);
+        const std::size_t repeated = random() % dimensions;
+        if (random() % 8 == 0) {
+            if (layout.strides[repeated] < 0)
+                layout.begin -= static_cast<std::uint64_t>(-layout.strides[repeated]) * (shape[repeated] - 1);
+            layout.strides[repeated] = 0;
+        }
+        expect_root_of(device, word, layout, random);
+        if (HasFailure()) FAIL() << "round " << round;
+    }
+}
+
+// Parts that begin and end within runs, and runs of many parts.
+TEST(DeviceQuickRoots, TransposedMatricesEqualTheHost) {
+    TWR_TEST_DEVICE(device);
+    std::mt19937_64 random(test_seed(29));
+    using Shape = std::vector<std::uint64_t>;
+    for (const Shape& shape : {Shape{1600, 640}, Shape{3, 100000}, Shape{100000, 3}, Shape{257, 4097},
+                               Shape{40000, 33}, Shape{2, 70000}, Shape{512, 512}}) {
+        for (const DType word : kWordTypes) {
+            expect_root_of(device, word, {shape, item_bytes(word), {0, 1}, {0, 0}, {false, false}}, random);
+            if (HasFailure()) FAIL() << shape[0] << " x " << shape[1];
+        }
+    }
+}
+
+TEST(DeviceQuickRoots, WhatIsSwappedOrEmptyTakesAnotherWay) {
     DeviceArray array;
     array.device = 0;
     alignas(16) static const std::byte there[256] = {};
@@ -239,15 +308,23 @@ TEST(DeviceQuickRoots, WhatIsStridedOrEmptyTakesAnotherWay) {
     EXPECT_FALSE(is_quick(array));
     array.swap = false;
     array.data = there + 4;
+    EXPECT_TRUE(is_quick(array));
+    array.data = there + 2;
     EXPECT_FALSE(is_quick(array));
     array.data = there;
-    array.strides = {20, 4};
-    EXPECT_FALSE(is_quick(array));
     array.strides = {4, 24};
+    EXPECT_TRUE(is_quick(array));
+    array.strides = {4, 22};
     EXPECT_FALSE(is_quick(array));
-    array.shape = {6, 3};
-    array.strides = {32, 4};
+    array.strides = {0, 0};
+    EXPECT_TRUE(is_quick(array));
+    array.shape = {1 << 15, (1 << 14) + 1};
     EXPECT_FALSE(is_quick(array));
+    array.shape = {2, 2, 2, 2, 2, 2};
+    array.strides = {4, 12, 36, 108, 324, 972};
+    EXPECT_FALSE(is_quick(array));
+    array.shape = {1, 2, 2, 2, 2, 2};
+    EXPECT_TRUE(is_quick(array));
     array.strides = {};
     array.shape = {6, 0};
     EXPECT_FALSE(is_quick(array));
