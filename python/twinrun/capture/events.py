@@ -182,6 +182,14 @@ class EventWriter:
         if batch is not self._together:
             self._start(batch)
 
+    def see_both(self, event: Event, taken: Mapping[str, object], given: Mapping[str, object]) -> None:
+        """Digests what goes into an event and what comes out, in one batch of their own."""
+        traced = [Traced(name, False, "value", "", ()) for name in taken]
+        traced += [Traced(name, True, "value", "", ()) for name in given]
+        if traced:
+            event.values += traced
+            self._digest(traced, [*taken.values(), *given.values()])
+
     def see_one(self, event: Event, name: str, array: object, *, out: bool, role: Any, keep: Any) -> None:
         """As `see` of one array."""
         one = Traced(name, out, role, "", ())

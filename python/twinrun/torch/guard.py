@@ -70,12 +70,14 @@ def _told(what: str | tuple[str, str]) -> str:
 class _Thread(threading.local):
     """What a trace knows of a thread. Gradients are computed by other threads than the training's.
 
-    inside: whether it is at work for the trace. given: where the tensors lie that operations gave within a
-    node of the graph of gradients; None outside of such nodes, and in those that have events of their own.
+    inside: whether it is at work for the trace. given: where the tensors lie that operations gave within the
+    node of the graph of gradients that runs now.
     """
 
     inside = False
-    given: set[int] | None = None
+
+    def __init__(self) -> None:
+        self.given: set[int] = set()
 
 
 class Guard:

@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 import torch
 
-from ..runs.events import Event
 from .guard import Guard
 from .model import Owners
 from .modes import sees_operations_alone
@@ -30,13 +29,23 @@ _LEAF = "AccumulateGrad"
 # PyTorch generates these classes: their code is operations. Those that somebody wrote by hand
 # (`autograd.Function`, in C++ too, and what is compiled) may call kernels besides.
 _GENERATED = re.compile(r"[A-Za-z0-9]*Backward[0-9]+")
-_IN_OPERATIONS = "seen by the operations that took it"
 
 
-def _is_operations(node: Any, name: str) -> bool:
-    """Whether a node runs operations of PyTorch, and nothing else."""
-    kind = type(node)
-    return kind.__module__ == "builtins" and kind.__name__ == name and _GENERATED.fullmatch(name) is not None
+class _Kind:
+    """What the class of a node says of all of its nodes.
+
+    leaf: they sum up the gradient of a leaf. operations: they run operations of PyTorch, and nothing else. name:
+    None where each node has its own.
+    """
+
+    __slots__ = ("leaf", "name", "operations")
+
+    def __init__(self, node: Any) -> None:
+        kind, name = type(node), node.name()
+        of_pytorch = kind.__module__ == "builtins" and kind.__name__ == name
+        self.operations = of_pytorch and _GENERATED.fullmatch(name) is not None
+        self.leaf = name.endswith(_LEAF)
+        self.name = name if of_pytorch else None
 
 
 def module_of_node() -> str:
@@ -50,8 +59,7 @@ class _Node(msgspec.Struct, gc=False, eq=False):
     that come, and the one after it with those that leave besides.
 
     gc=False: none is in a circle, and thousands of them would set Python's garbage collector to look at
-    everything that PyTorch keeps. operations: whether all that it does are operations. call: the number of its
-    call, between the hooks; -1 where there is none.
+    everything that PyTorch keeps. call: the number of its call, between the hooks; -1 where there is none.
     """
 
     of: NodeGradients
@@ -59,7 +67,6 @@ class _Node(msgspec.Struct, gc=False, eq=False):
     kind: str
     name: str
     microbatch: int
-    operations: bool
     call: int = -1
 
     def __call__(self, gradients: tuple, given: tuple | None = None) -> None:
@@ -69,15 +76,29 @@ class _Node(msgspec.Struct, gc=False, eq=False):
             self.of.after(self, gradients)
 
 
+class _OfOperations(msgspec.Struct, gc=False, eq=False):
+    """A node that runs operations and nothing else, and the hook after it."""
+
+    of: NodeGradients
+    path: str
+    kind: str
+    name: str
+    microbatch: int
+
+    def __call__(self, gradients: tuple, given: tuple) -> None:
+        self.of.after_operations(self, gradients, given)
+
+
 class NodeGradients:
     """The hooks of the nodes of a graph."""
 
     def __init__(self, guard: Guard, position: Position, recorder: Recorder, owners: Owners) -> None:
         self._guard, self._position, self._recorder, self._owners = guard, position, recorder, owners
+        self._kinds: dict[type, _Kind] = {}
 
     def forget(self) -> None:
         """The outermost module has ended. Nodes are not kept here."""
-        self._guard.thread.given = None
+        self._guard.thread.given.clear()
 
     def watch_record(self, nodes: list[Any], name: str) -> None:
         """Adds hooks to what made a value of the training's own code."""
@@ -105,70 +126,71 @@ class NodeGradients:
             if id(node) in met or id(node) in stops:
                 continue
             met[id(node)] = node  # it must live as long as its number is used
-            name = node.name()
-            if name.endswith(_LEAF) or node._sequence_nr() < first:
+            of = self._kind_of(node)
+            if of.leaf or node._sequence_nr() < first:
                 continue
             following = [n for n, _ in node.next_functions if n is not None]
             if _KEY not in node.metadata:
                 node.metadata[_KEY] = path
                 if not hidden:
-                    seen = _is_operations(node, name) and not self._ends_unseen(following)
-                    one = _Node(self, path, kind, name, self._position.microbatch, seen)
-                    node.register_prehook(one)
-                    node.register_hook(one)
-            waiting.extend(following)
+                    name, number = of.name or node.name(), self._position.microbatch
+                    if of.operations and not self._ends_unseen(following):
+                        node.register_hook(_OfOperations(self, path, kind, name, number))
+                    else:
+                        one = _Node(self, path, kind, name, number)
+                        node.register_prehook(one)
+                        node.register_hook(one)
+            waiting += following
+
+    def _kind_of(self, node: Any) -> _Kind:
+        of = self._kinds.get(type(node))
+        if of is None:
+            of = _Kind(node)
+            if of.name is not None:
+                self._kinds[type(node)] = of
+        return of
 
     def _ends_unseen(self, following: list[Any]) -> bool:
         """Whether a gradient goes to a tensor that is no parameter of the model: nothing else sees it there."""
-        return any(
-            n.name().endswith(_LEAF) and id(getattr(n, "variable", None)) not in self._owners
-            for n in following
-        )
+        for node in following:
+            if self._kind_of(node).leaf and id(getattr(node, "variable", None)) not in self._owners:
+                return True
+        return False
 
     def before(self, one: _Node, gradients: tuple) -> None:
         """Gradients come into a node."""
         if not self._guard.records():
             return
-        one.call = -1
-        thread = self._guard.thread
-        if one.operations and self._seen_alone(gradients):
-            thread.given = {memory_of(g) for g in gradients if g is not None}
-            return
-        thread.given = None
         with self._guard.work((f"the gradient into {one.name} of", one.path)):
             one.call = self._position.new_call()
-            self._see(one, gradients, out=False)
-
-    def _seen_alone(self, gradients: tuple) -> bool:
-        """Whether the trace sees the operations of a node that takes these, and no other code does."""
-        if not sees_operations_alone(self._guard.own_mode):
-            return False
-        return all(g is None or is_plain(g) for g in gradients)
+            self._see(one, one.call, gradients, out=False)
 
     def after(self, one: _Node, gradients: tuple) -> None:
         """Gradients leave a node."""
-        thread = self._guard.thread
-        given, thread.given = thread.given, None
-        if not self._guard.records() or (one.call < 0 and not one.operations):
-            return
-        if one.call < 0 and given is not None and _all_lie_in(given, gradients):
+        self._guard.thread.given.clear()
+        if not self._guard.records() or one.call < 0:
             return
         with self._guard.work((f"the gradient out of {one.name} of", one.path)):
-            if one.call < 0:
-                one.call = self._position.new_call()
-                event = self._event(one)
-                self._recorder.setting(event, "grad", _IN_OPERATIONS)
-                self._recorder.see_leaves(event, leaves("grad", gradients), out=True, role="gradient")
-            else:
-                self._see(one, gradients, out=True)
+            self._see(one, one.call, gradients, out=True)
             one.call = -1
 
-    def _see(self, one: _Node, gradients: tuple, *, out: bool) -> None:
-        event = self._event(one)
-        self._recorder.see_leaves(event, leaves("grad", gradients), out=out, role="gradient")
+    def after_operations(self, one: _OfOperations, gradients: tuple, given: tuple) -> None:
+        """Gradients leave a node that runs operations. given: those that came in, which it leaves as they are."""
+        memory, shown = self._guard.thread.given, False
+        if sees_operations_alone(self._guard.own_mode):
+            memory.update([memory_of(t) for t in given if t is not None])
+            shown = _all_lie_in(memory, gradients)
+        memory.clear()
+        if shown or not self._guard.records():
+            return
+        with self._guard.work((f"the gradients of {one.name} of", one.path)):
+            call = self._position.new_call()
+            self._see(one, call, given, out=False)
+            self._see(one, call, gradients, out=True)
 
-    def _event(self, one: _Node) -> Event:
-        return self._recorder.event("backward", one.path, one.kind, one.name, one.call, one.microbatch)
+    def _see(self, one: _Node | _OfOperations, call: int, gradients: tuple, *, out: bool) -> None:
+        event = self._recorder.event("backward", one.path, one.kind, one.name, call, one.microbatch)
+        self._recorder.see_leaves(event, leaves("grad", gradients), out=out, role="gradient")
 
 
 def _all_lie_in(memory: set[int], tensors: tuple) -> bool:

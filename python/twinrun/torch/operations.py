@@ -196,12 +196,16 @@ class OperationEvents:
     def whole(self, name: str, named: dict[str, Any], result: Any) -> None:
         """An operation that ran and left what it took as it was: all is digested in one batch."""
         with self._guard.work(("what goes through", name)):
-            event = self._event(name)
-            self._recorder.ensure_begun()
-            with self._recorder.together():
-                self._see_taken(event, named)
-                self._see_given(event, "output", result)
-            self._recorder.add(event)
+            event, recorder = self._event(name), self._recorder
+            recorder.ensure_begun()
+            taken, plain = operands(named)
+            if plain:
+                recorder.setting(event, "settings", repr(plain))
+            given, plain = operands({"output": result})
+            for label, text in plain:
+                recorder.setting(event, label, text, out=True)
+            recorder.see_both(event, taken, given)
+            recorder.add(event)
 
     def _see_given(self, event: Event, name: str, given: Any) -> None:
         tensors, plain = operands({name: given})
@@ -254,23 +258,21 @@ class OperationMode(TorchDispatchMode):
         kwargs = kwargs or {}
         if self._guard.thread.inside:  # work of the trace itself
             return func(*args, **kwargs)
+        schema = self._schemas.get(func)
+        if schema is not None and schema.passed and not types:  # whether the trace records or not
+            return func(*args, **kwargs)
         if not self._guard.records() or compiling():
             self._events.not_seen()
             return func(*args, **kwargs)
-        if any(issubclass(t, FakeTensor) for t in types):
-            return func(*args, **kwargs)  # shapes only, as DTensor asks for: it writes no memory
-        if any(t is not torch.Tensor and t is not torch.nn.Parameter and hasattr(t, "__torch_dispatch__")
-               and t.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ for t in types):  # fmt: skip
-            return NotImplemented  # a subclass: its own operations come here again
-        if not hasattr(func, "_schema"):
-            named = {**{str(n): one for n, one in enumerate(args)}, **kwargs}
-            seen = self._events.begin(str(func), named)
-            result = func(*args, **kwargs)
-            self._events.ran(func, None, named, result)
-            self._events.end(seen, result, {})
-            return result
-        schema = self._schemas.get(func)
+        if types:  # subclasses
+            if any(issubclass(t, FakeTensor) for t in types):
+                return func(*args, **kwargs)  # shapes only, as DTensor asks for: it writes no memory
+            if any(t is not torch.Tensor and t is not torch.nn.Parameter and hasattr(t, "__torch_dispatch__")
+                   and t.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ for t in types):  # fmt: skip
+                return NotImplemented  # its own operations come here again
         if schema is None:
+            if not hasattr(func, "_schema"):
+                return self._higher_order(func, args, kwargs)
             schema = self._schemas[func] = _Schema(func)
         if schema.passed:
             return func(*args, **kwargs)
@@ -307,11 +309,19 @@ class OperationMode(TorchDispatchMode):
             self._events.end(seen, given, written)
         return result
 
+    def _higher_order(self, func: Any, args: Any, kwargs: Any) -> Any:
+        named = {**{str(n): one for n, one in enumerate(args)}, **kwargs}
+        seen = self._events.begin(str(func), named)
+        result = func(*args, **kwargs)
+        self._events.ran(func, None, named, result)
+        self._events.end(seen, result, {})
+        return result
+
     def _note(self, result: Any, has_values: bool = True) -> None:
         """Within a node of the graph of gradients: where the tensors lie that an operation gave."""
-        known = self._guard.thread.given
-        if known is None:
+        if not in_backward():
             return
+        known = self._guard.thread.given
         memory = {memory_of(t) for t in tensors_of(result)}
         if has_values:
             known |= memory
@@ -328,8 +338,11 @@ def operands(named: dict[str, Any]) -> tuple[dict[str, torch.Tensor], list[tuple
     tensors: dict[str, torch.Tensor] = {}
     plain: list[tuple[str, str]] = []
     for name, value in named.items():
+        if is_plain(value) and name not in tensors:  # most of them
+            tensors[name] = value
+            continue
         for label, one in leaves(name, value):
-            if is_plain(one) and label not in tensors:  # most of them
+            if is_plain(one) and label not in tensors:
                 tensors[label] = one
             elif (text := plain_text(one)) is not None:
                 plain.append((label, text))

@@ -132,6 +132,12 @@ class Recorder:
         """Adds tensors to an event."""
         self._writer.see(event, tensors, out=out, role=role, keep=self._keeper(event))
 
+    def see_both(
+        self, event: Event, taken: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]
+    ) -> None:
+        """Adds what went in and what came out, digested in one batch. No data is kept of it."""
+        self._writer.see_both(event, taken, given)
+
     def setting(self, event: Event, name: str, text: str, *, out: bool = False) -> None:
         """Adds a value of Python to an event, as text."""
         if len(text) <= _SHORT:

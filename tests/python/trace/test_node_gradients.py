@@ -25,7 +25,9 @@ def backward_events(path) -> list:
 
 def nodes_of(path) -> list[str]:
     """The names of the nodes that have events."""
-    return [e.operation for e in backward_events(path) if not e.operation.startswith(("aten.", "gradient of"))]
+    return [
+        e.operation for e in backward_events(path) if not e.operation.startswith(("aten.", "gradient of"))
+    ]
 
 
 def test_nodes_of_pytorch_have_no_events_beside_their_operations(tmp_path) -> None:
@@ -130,7 +132,9 @@ def test_a_trace_that_keeps_data_has_the_same_events(tmp_path) -> None:
         with trace(model, path, level="ops", on_error="raise", **how):
             model(torch.ones(4, 3)).sum().backward()
         events = TraceSubject(path).events(0, 0)[0]
-        return [(e.operation, e.module, e.call, [(v.name, v.out, v.digest) for v in e.values]) for e in events]
+        return [
+            (e.operation, e.module, e.call, [(v.name, v.out, v.digest) for v in e.values]) for e in events
+        ]
 
     plain = traced(tmp_path / "a")
     from twinrun.trace.site import Site
@@ -185,7 +189,11 @@ def test_no_operation_that_counts_as_pure_writes_what_it_takes() -> None:
                     sums = [t.abs().sum() for t in given if t.requires_grad]
                     if sums:
                         torch.stack(sums).sum().backward()
-            except (RuntimeError, TypeError, NotImplementedError):  # operations of complex numbers, and others
+            except (
+                RuntimeError,
+                TypeError,
+                NotImplementedError,
+            ):  # operations of complex numbers, and others
                 continue
             ran += 1
     assert not watch.wrong

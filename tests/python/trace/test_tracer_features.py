@@ -432,14 +432,15 @@ def test_a_graph_that_was_dropped_is_not_kept(tmp_path) -> None:
 def test_hooks_are_nothing_that_the_garbage_collector_looks_at() -> None:
     """A step makes thousands of them. Tracked, they set Python to look at all that PyTorch keeps, every few steps."""
     from twinrun.torch.module_gradients import _Entry, _Exit, _Region
-    from twinrun.torch.node_gradients import _Node
+    from twinrun.torch.node_gradients import _Node, _OfOperations
 
     region = _Region("layer", "Linear", "backward", 0, False)
     hooks = [
         region,
         _Entry(object(), region),
         _Exit(object(), region, (0,)),
-        _Node(object(), "layer", "Linear", "AddmmBackward0", 0, True),
+        _Node(object(), "layer", "Linear", "AddmmBackward0", 0),
+        _OfOperations(object(), "layer", "Linear", "AddmmBackward0", 0),
     ]
     assert not any(map(gc.is_tracked, hooks))
 
