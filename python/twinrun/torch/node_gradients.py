@@ -34,8 +34,8 @@ _GENERATED = re.compile(r"[A-Za-z0-9]*Backward[0-9]+")
 class _Kind:
     """What the class of a node says of all of its nodes.
 
-    leaf: they sum up the gradient of a leaf. operations: they run operations of PyTorch, and nothing else. name:
-    None where each node has its own.
+    leaf: they sum up the gradient of a leaf. operations: they run operations of PyTorch, and nothing
+    else. name: None where each node has its own.
     """
 
     __slots__ = ("leaf", "name", "operations")
@@ -151,7 +151,7 @@ class NodeGradients:
         return of
 
     def _ends_unseen(self, following: list[Any]) -> bool:
-        """Whether a gradient goes to a tensor that is no parameter of the model: nothing else sees it there."""
+        """Whether a gradient goes to a tensor that is no parameter of the model: nothing else sees it."""
         for node in following:
             if self._kind_of(node).leaf and id(getattr(node, "variable", None)) not in self._owners:
                 return True
@@ -175,7 +175,7 @@ class NodeGradients:
             one.call = -1
 
     def after_operations(self, one: _OfOperations, gradients: tuple, given: tuple) -> None:
-        """Gradients leave a node that runs operations. given: those that came in, which it leaves as they are."""
+        """Gradients leave a node that runs operations. given: those that came in, which it did not change."""
         memory, shown = self._guard.thread.given, False
         if sees_operations_alone(self._guard.own_mode):
             memory.update([memory_of(t) for t in given if t is not None])

@@ -682,8 +682,8 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
 }
 
-// Of spread runs: thread blocks take parts in turn, as neighbouring parts lie side by side in lines of
-// memory. Else each line would come several times.
+// Of spread runs: thread blocks take parts in turn, as neighbouring parts lie side by side in lines
+// of memory. Else each line would come several times.
 template <class Word, unsigned Most>
 __global__ void __launch_bounds__(kThreads, 2)
     make_spread_roots(const __grid_constant__ RootLaunch<SpreadField, Most> launch) {

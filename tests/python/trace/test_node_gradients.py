@@ -1,5 +1,7 @@
 """Nodes of the graph of gradients in traces of operations: which have events of their own, and that none is missed."""
 
+import threading
+
 import pytest
 
 torch = pytest.importorskip("torch", minversion="2.4", reason="needs PyTorch 2.4: make test-torch")
@@ -56,6 +58,25 @@ def test_a_gradient_that_goes_to_no_parameter_is_seen(tmp_path) -> None:
     assert twinrun.compare_traces(tmp_path / "a", tmp_path / "c").same
     found = twinrun.compare_traces(tmp_path / "a", tmp_path / "b").first_divergence
     assert (found.site.phase, found.site.operation) == ("backward", "ViewBackward0")
+
+
+def test_gradients_of_another_thread_that_reach_no_leaf_are_seen(tmp_path) -> None:
+    """The trace sees no operation there, and no parameter or leaf gets a gradient."""
+
+    def traced(path, factor: float) -> None:
+        model, gradient = model_of_two(), torch.full((4, 2), factor)
+        with trace(model, path, level="ops", on_error="raise"):
+            middle = model[0](torch.ones(4, 3))
+            y = model[2](model[1](middle))
+            thread = threading.Thread(target=torch.autograd.grad, args=(y, middle, gradient))
+            thread.start()
+            thread.join()
+
+    for name, factor in (("a", 1.0), ("b", 2.0), ("c", 1.0)):
+        traced(tmp_path / name, factor)
+    assert twinrun.compare_traces(tmp_path / "a", tmp_path / "c").same
+    found = twinrun.compare_traces(tmp_path / "a", tmp_path / "b").first_divergence
+    assert (found.site.module, found.site.operation, found.site.phase) == ("2", "AddmmBackward0", "backward")
 
 
 @pytest.mark.parametrize("fresh", ["numpy", "empty"])
