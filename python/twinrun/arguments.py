@@ -7,7 +7,7 @@ from __future__ import annotations
 import operator
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from . import _core
 from .errors import FormatError, TwinrunError, Unsupported
@@ -18,6 +18,7 @@ __all__ = [
     "check_settings",
     "checked_path",
     "chosen_devices",
+    "format_options",
     "names_given",
     "own_folder",
     "own_source",
@@ -39,6 +40,11 @@ def check_settings(
     gds: bool = False,
 ) -> None:
     """Raises TwinrunError for settings that have no meaning. gds: io may also be 'gds'."""
+    for name, value in (
+        ("threads", threads), ("memory", memory), ("residue_bits", residue_bits), ("chunk_bytes", chunk_bytes),
+    ):  # fmt: skip
+        if not hasattr(value, "__index__"):
+            raise TwinrunError(f"{name} must be a whole number, not {value!r}")
     if not 0 <= threads <= _MOST_THREADS:
         raise TwinrunError(f"threads must be 0 (all cores) to {_MOST_THREADS}, not {threads!r}")
     if not 0 <= memory < 1 << 62:
@@ -51,6 +57,18 @@ def check_settings(
         )
     if io not in ("auto", "uring", "pread") and not (gds and io == "gds"):
         raise TwinrunError(f"io must be auto, uring{', pread or gds' if gds else ' or pread'}, not {io!r}")
+
+
+def format_options(given: object) -> dict[str, object]:
+    """What a caller gave as options of the file formats, by name. Raises TwinrunError for other things."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise TwinrunError(
+            f"the options of file formats must be a dict with names, not {given!r:.60}",
+            fix="write options={'dtype': 'f32'}",
+        )
+    return dict(given)
 
 
 def chosen_devices(device: object) -> tuple[str, list[int]]:

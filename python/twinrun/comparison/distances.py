@@ -27,6 +27,8 @@ __all__ = [
     "distances_document",
 ]
 
+# Parameters of `compare` that are passed on, beside those that are deprecated.
+_READING = {"threads", "device", "stream", "executor"}
 # Sums of squares may differ in their last bits with the instruction set.
 _LAST_BITS = 1e-12
 # Between them, squares of distances neither overflow nor vanish.
@@ -293,6 +295,9 @@ def compare_distances(
         raise TwinrunError(f"factor must be a positive number, not {factor!r}")
     globs = None if fields is None else names_given(fields, "fields")
     without = names_given(leave_out, "leave_out")  # read once: it may be a generator
+    for name in reading:
+        if name not in _READING and name not in Moved.__optional_keys__:  # as Python says it
+            raise TypeError(f"compare_distances() got an unexpected keyword argument {name!r}")
     moved = {name: reading.pop(name) for name in list(reading) if name in Moved.__optional_keys__}
     how = chosen_options(options, cast(Moved, moved))
     if how.method not in ("auto", "direct"):

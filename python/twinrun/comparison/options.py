@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from ..arguments import format_options
 from ..errors import TwinrunError
 
 if TYPE_CHECKING:
@@ -27,9 +28,9 @@ class CompareOptions:
     'same'
 
     None of them changes which elements differ. `threads`, `device`, `stream`, `progress` and `executor` are
-    parameters of `compare` too: they say where the work is done, and how one follows it. One that is given
-    in both ways is an error. The others were such parameters. They still work as keywords, for one release,
-    with a DeprecationWarning.
+    parameters of `compare` too: they say where the work is done, and how one follows it. To give one in both
+    ways is an error, unless one of the values is the default. The others were such parameters. They still
+    work as keywords, for one release, with a DeprecationWarning.
 
     Attributes
     ----------
@@ -105,8 +106,9 @@ def chosen_options(
         _warn_of(moved, isinstance(given, Mapping))
         keywords.update(moved)
     if isinstance(given, CompareOptions):
+        format_options(given.formats)
         return with_options(given, **keywords)
-    return CompareOptions(formats=given, **keywords)
+    return CompareOptions(formats=None if given is None else format_options(given), **keywords)
 
 
 def _warn_of(moved: Moved, has_formats: bool) -> None:
@@ -131,7 +133,8 @@ def _warn_of(moved: Moved, has_formats: bool) -> None:
 def with_options(given: CompareOptions, **keywords: Any) -> CompareOptions:
     """The options, with keywords that a caller gave besides.
 
-    keywords: of `CompareOptions`, but for `formats`. Raises TwinrunError where one is given in both ways.
+    keywords: of `CompareOptions`, but for `formats`. A default counts as not given. Raises TwinrunError where
+    one is given in both ways.
     """
     changed = {}
     for field in dataclasses.fields(CompareOptions):

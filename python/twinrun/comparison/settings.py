@@ -132,6 +132,11 @@ class Settings:
                 )
             atol, rtol = made.pop() if made else (0.0, 0.0)
         if a.dtype not in FLOATING or b.dtype not in FLOATING:
+            if (a.dtype in FLOATING or b.dtype in FLOATING) and self._period(a, rule):
+                raise Incomparable(
+                    f"field {a.name!r}: {a.type_in_run} and {b.type_in_run} have no type in common, as a circle needs",
+                    fix="convert both to float64, or leave the period out",
+                )
             return Decision(atol, rtol, None, (), 1, equal_nan)
         return Decision(atol, rtol, ulps, *_circles(a, self._period(a, rule)), equal_nan)
 

@@ -37,7 +37,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..documents import nearest, read_toml
-from ..errors import Incomparable, TwinrunError
+from ..errors import Incomparable, TwinrunError, in_words_of_the_caller
 from .renames import Rename
 
 __all__ = [
@@ -241,7 +241,7 @@ class Tolerances:
         """Rules that matched nothing, fields that no rule matched, fields that were left out."""
         where = f"{self.source}: " if self.source else ""
         found = [
-            f"{where if rule.said else ''}{rule.label or ', '.join(rule.fields)} matched "
+            f"{where if rule.said else ''}{in_words_of_the_caller(rule.label) or ', '.join(rule.fields)} matched "
             + ("no attribute" if rule.of_attributes else "no field")
             for at, rule in enumerate(self.rules)
             if at not in met.matched

@@ -348,6 +348,10 @@ def _check(
         io=how.io,
         gds=True,
     )
+    if how.progress is not None and not callable(how.progress):
+        raise TwinrunError(f"progress must be a function, not {how.progress!r:.60}")
+    if how.team is not None and not hasattr(how.team, "sends_entries"):
+        raise TwinrunError(f"team must be a Team of twinrun.comparison.parallel, not {how.team!r:.60}")
     if how.cache not in ("auto", "buffered", "direct"):
         raise TwinrunError(f"cache must be auto, buffered or direct, not {how.cache!r}")
     if types not in TYPES:

@@ -52,13 +52,11 @@ def steps(package: Any, path: str, report_progress: Callable[[], None]) -> list[
                 entry["shape"] = [int(n) for n in variable.shape()]
                 # The shapes of blocks: for a global array how to read it, for a local array the
                 # shapes of its fields.
-                blocks = () if entry["single"] else stream.engine.blocks_info(name, stream.current_step())
-                for block in list(blocks)[: MOST_BLOCKS + 1]:
-                    entry["blocks"].append([int(n) for n in block["Count"].split(",") if n.strip()])
-                if variable.shape_id() == package.ShapeID.LocalArray:
+                of_one = variable.shape_id() != package.ShapeID.LocalArray
+                if not entry["single"]:
+                    entry["blocks"] = _blocks(stream, name, variable, 1 if of_one else MOST_BLOCKS + 1)
+                if not of_one:
                     entry["shape"] = None
-                else:
-                    del entry["blocks"][1:]
                 if len(entry["blocks"]) > MOST_BLOCKS:
                     raise ValueError(f"{name!r:.80}: more than {MOST_BLOCKS} blocks")
             report_progress()
@@ -66,6 +64,29 @@ def steps(package: Any, path: str, report_progress: Callable[[], None]) -> list[
             if len(result) > MOST_STEPS:
                 raise ValueError(f"more than {MOST_STEPS} steps")
     return result
+
+
+def _blocks(stream: Any, name: str, variable: Any, most: int) -> list[list[int]]:
+    """The shapes of the first `most` blocks of a variable in the step under way."""
+    try:
+        blocks = stream.engine.blocks_info(name, stream.current_step())
+    except UnicodeDecodeError:
+        # The package takes the largest number of uint8 for a letter, which those above 127 are not.
+        return _blocks_one_by_one(variable, most)
+    return [[int(n) for n in block["Count"].split(",") if n.strip()] for block in list(blocks)[:most]]
+
+
+def _blocks_one_by_one(variable: Any, most: int) -> list[list[int]]:
+    found: list[list[int]] = []
+    while len(found) < most:
+        try:
+            variable.set_block_selection(len(found))
+            found.append([int(n) for n in variable.count()])
+        except ValueError as e:
+            if "out of bounds" not in str(e):
+                raise
+            break
+    return found
 
 
 def attributes(file: Any) -> dict[str, Any]:

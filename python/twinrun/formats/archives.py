@@ -33,7 +33,8 @@ __all__ = [
 ]
 
 LOCAL_HEADER = struct.Struct("<4s5H3I2H")
-_ENCRYPTED = 0x1
+_ENCRYPTED = 0x41  # in one way or another
+_UTF_8 = 0x800
 _MOST_MEMBERS = 1_000_000
 DEFLATE_LIMIT = 1032  # largest compression ratio of deflate (zlib.net, "zlib Technical Details")
 
@@ -318,8 +319,14 @@ def member_offset(file: BinaryIO, size: int, info: zipfile.ZipInfo, path: str, b
     what = f"member {info.filename!r}"
     if info.header_offset < 0 or info.header_offset + LOCAL_HEADER.size > size:
         raise DamagedFile(f"{what} begins outside the file", where=path)
-    header = LOCAL_HEADER.unpack(read_exact(file, base + info.header_offset, LOCAL_HEADER.size, path, what))
-    if header[0] != b"PK\3\4" or header[3] != info.compress_type:
+    # An orig_filename is that of the directory, decoded as the archive says.
+    name = info.orig_filename.encode("utf-8" if info.flag_bits & _UTF_8 else "cp437")
+    begin = base + info.header_offset
+    there = min(LOCAL_HEADER.size + len(name), size - info.header_offset)
+    read = read_exact(file, begin, there, path, what)
+    header = LOCAL_HEADER.unpack_from(read)
+    named = header[9] == len(name) and read[LOCAL_HEADER.size :] == name
+    if header[0] != b"PK\3\4" or header[3] != info.compress_type or not named:
         raise DamagedFile(f"{what}: no matching header at byte {info.header_offset}", where=path)
     offset = info.header_offset + LOCAL_HEADER.size + header[9] + header[10]
     if offset + info.compress_size > size:

@@ -103,7 +103,10 @@ def parse_header(read: Callable[[int, int], bytes], size: int, where: str, what:
         header: Any = _usual_header(text)
         if header is None:
             text = re.sub(r"(\d)L\b", r"\1", text)  # Python 2 wrote (3L, 4L)
-            header = ast.literal_eval(text.strip())
+            try:
+                header = ast.literal_eval(text.strip())
+            except ValueError:  # its message shows an object of Python
+                header = None
         if not isinstance(header, dict) or set(header) != {"descr", "fortran_order", "shape"}:
             raise DamagedFile(f"{what}: its header lacks descr, fortran_order or shape", where=where)
         if not isinstance(header["shape"], tuple) or not isinstance(header["fortran_order"], bool):

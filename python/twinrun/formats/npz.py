@@ -116,8 +116,7 @@ def _add_member(
     else:
         source = Stored(path, offset + header.bytes_before)
     name = info.filename.removesuffix(".npy")
-    unread = left == 0 and isinstance(source, Decoded)
-    problem = (member if stored else stream).check() if unread else None
+    problem = (member if stored else stream).check() if left == 0 else None
     if header.dtype.hasobject:
         content.add(bytes_field(name, source, left, PICKLED))
         return not stored, problem
@@ -144,7 +143,8 @@ def _add_bytes(
     stream = MemberStream(archive, info, pieces, file, offset, content.path)
     source = Stored(content.path, offset) if stored else Decoded(content.path, stream.read)
     content.add(bytes_field(info.filename, source, info.file_size))
-    return not stored, stream.check() if info.file_size == 0 and not stored else None
+    member = StoredMember(content.path, info, offset) if stored else stream
+    return not stored, member.check() if info.file_size == 0 else None
 
 
 def _lose(content: FileContent, before: int, problem: FormatError) -> None:

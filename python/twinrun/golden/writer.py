@@ -17,7 +17,7 @@ from ..arithmetic import any_values
 from ..comparison.field import place_text
 from ..comparison.settings import Decision, Settings
 from ..comparison.tolerances import Rule, Tolerances
-from ..errors import Incomparable, TwinrunError, Uncompared, Unsupported
+from ..errors import Incomparable, TwinrunError, Uncompared, Unsupported, in_words_of_the_caller
 from ..outputs import check_folder
 from ..runs.fields import MOST_UNIFORM, FieldRef
 from ..runs.opening import open_subject, without_effect
@@ -252,8 +252,13 @@ def _save_places(
         if progress is not None:
             progress(place_text(group[-1]), done, len(places))
     if request.key is not None and not any(saved.place.by_id for saved in found):
+        what = f"no field of IDs matches the key {request.key!r}"
+        if request.key == "auto":
+            what = in_words_of_the_caller(
+                "--key auto finds no particles: the run does not say which field has IDs"
+            )
         raise Incomparable(
-            f"no field of IDs matches the key {request.key!r}",
+            what,
             where=subject.label,
             fix="name a field of integers in one dimension with --key",
         )

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from .. import _core
-from ..arguments import checked_path
+from ..arguments import checked_path, format_options
 from ..errors import MissingFile, Unsupported, in_words_of_the_caller
 from ..formats import FileContent, formats
 from ..formats.facts import NOT_COMPARED, SUMMARY
@@ -109,7 +109,7 @@ def open_subject(
     opened once. Raises MissingFile if there is no such path or no data in it, FormatError if a file cannot
     be read, TwinrunError for an object that cannot be compared.
     """
-    options = dict(options or {})
+    options = format_options(options)
     if isinstance(what, Subject):
         return what
     if not isinstance(what, (str, os.PathLike)):

@@ -614,3 +614,19 @@ def test_a_limit_on_the_size_of_files(tmp_path: Path) -> None:
     assert done.stdout.count("\n") == 1 and "file too large" in done.stdout
     assert sorted(os.listdir(tmp_path / "run")) == ["manifest.jsonl", "step-0000000001", "step-0000000003"]
     assert twinrun.verify(tmp_path / "run") == ([], 5)
+
+
+def test_choices_are_listed_in_one_line() -> None:
+    done = command("completion")
+    assert "Choose from: bash, zsh, fish" in check_error(done)
+
+
+def test_what_matched_nothing_is_told_in_words_of_the_caller() -> None:
+    x = {"x": np.zeros(3)}
+    notes = twinrun.compare(x, x, leave_out="zz*").notes
+    assert [note for note in notes if "zz*" in note] == ["leave_out zz* matched no field"]
+
+
+def test_no_ids_for_golden_files(tmp_path: Path) -> None:
+    with pytest.raises(twinrun.Incomparable, match="key='auto' finds no particles"):
+        twinrun.golden.save({"x": np.zeros(3), "n": np.arange(3)}, tmp_path / "golden", atol=0, key="auto")

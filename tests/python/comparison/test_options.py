@@ -109,6 +109,41 @@ def test_the_command_line_does_not_warn(tmp_path: Path) -> None:
         assert (done.status, done.err) == (status, ""), done
 
 
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (twinrun.CompareOptions(team=3), "team must be"),
+        (twinrun.CompareOptions(memory="1G"), "memory must be a whole number"),
+        (twinrun.CompareOptions(memory=1.5), "memory must be a whole number"),
+        (twinrun.CompareOptions(threads="2"), "threads must be a whole number"),
+        (twinrun.CompareOptions(chunk_bytes=None), "chunk_bytes must be a whole number"),
+        (twinrun.CompareOptions(progress=3), "progress must be a function"),
+        (twinrun.CompareOptions(formats=3), "must be a dict with names, not 3"),
+        (3, "must be a dict with names, not 3"),
+        ("direct", "must be a dict with names, not 'direct'"),
+        ({3: "f32"}, "must be a dict with names"),
+    ],
+)
+def test_a_value_of_another_type_is_told(tmp_path: Path, options, why: str) -> None:
+    np.save(tmp_path / "x.npy", np.zeros(3))
+    for sides in ([{"x": np.zeros(3)}] * 2, [tmp_path / "x.npy"] * 2):
+        with pytest.raises(twinrun.TwinrunError, match=why):
+            twinrun.compare(*sides, options=options)
+
+
+def test_options_of_a_comparison_are_none_of_formats(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros(3))
+    given = twinrun.CompareOptions()
+    for call in (
+        lambda: twinrun.golden.save({"x": np.zeros(3)}, tmp_path / "golden", options=given),
+        lambda: twinrun.index(tmp_path / "x.npy", options=given),
+    ):
+        with pytest.raises(twinrun.TwinrunError, match="must be a dict with names"):
+            call()
+    with pytest.raises(TypeError, match=r"compare_distances\(\) got an unexpected keyword argument 'atol'"):
+        twinrun.compare_distances({"x": [1.0]}, {"x": [1.0]}, {"x": [1.0]}, atol=1)
+
+
 def test_distances_have_one_method() -> None:
     for method in ("auto", "direct"):
         assert twinrun.compare_distances(X, X, X, options=CompareOptions(method=method)).verdict != "farther"

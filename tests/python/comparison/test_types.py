@@ -517,3 +517,15 @@ def test_a_listing_keeps_integers_whole(tmp_path):
     write_differences(twinrun.compare(a, b, types="values"), str(path))
     rows = path.read_text().splitlines()
     assert str(2**62 + 1) in rows[1] and "1.0" in rows[1] and "0.5" in rows[2]
+
+
+@pytest.mark.parametrize("wide", ["i8", "u8"])
+def test_no_circle_for_integers_of_64_bits_and_numbers(wide):
+    """They have no type in common in which to go round: that is said, and nothing is compared without the period."""
+    one, other = {"pos": np.array([0.5])}, {"pos": np.array([10], wide)}
+    for a, b in ((one, other), (other, one)):
+        with pytest.raises(twinrun.Incomparable, match="no type in common, as a circle needs"):
+            twinrun.compare(a, b, period=10.0, atol=0.6, types="values")
+    narrow = {"pos": np.array([10], "i4")}
+    assert twinrun.compare(one, narrow, period=10.0, atol=0.6, types="values").same
+    assert not twinrun.compare(one, other, atol=0.6, types="values").same

@@ -65,6 +65,26 @@ def test_files_of_the_library_that_is_here(tmp_path):
         check(tmp_path / name)
 
 
+def test_numbers_above_127_of_8_bits(tmp_path):
+    """The package takes the largest of them for a letter."""
+    adios2 = pytest.importorskip("adios2")
+    image = np.random.default_rng(1).integers(0, 256, (5, 7), dtype="u1")
+    image[2, 3] = 200
+    with adios2.Stream(str(tmp_path / "u8.bp"), "w") as stream:
+        for step in range(2):
+            stream.begin_step()
+            stream.write("image", image + step, [5, 7], [0, 0], [5, 7])
+            for count in (2, 3):
+                stream.write("part", np.full(count, 250 + step, "u1"), [], [], [count])
+            stream.end_step()
+    with open_file(tmp_path / "u8.bp") as content:
+        expected = {f"step-{s}/image": image + s for s in range(2)}
+        for number, count in enumerate((2, 3)):
+            expected |= {f"step-{s}/part/block-{number}": np.full(count, 250 + s, "u1") for s in range(2)}
+        check_content(content, expected)
+    assert twinrun.compare(tmp_path / "u8.bp", tmp_path / "u8.bp").same
+
+
 def test_a_folder_of_files(tmp_path):
     for step in (10, 20):
         shutil.copytree(FILES / "bp5.bp", tmp_path / f"out_{step}.bp")

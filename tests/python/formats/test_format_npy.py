@@ -227,3 +227,13 @@ def test_characters_that_unicode_lacks(point, order, beside, tmp_path):
     struct["t"] = bad
     with pytest.raises(TwinrunError, match=wrong):
         twinrun.compare({"x": struct}, {"x": struct})
+
+
+def test_a_header_of_code_is_told_without_objects_of_python(tmp_path):
+    text = "{'descr': len('<f8'), 'fortran_order': False, 'shape': (1,), }".ljust(117) + "\n"
+    (tmp_path / "x.npy").write_bytes(
+        b"\x93NUMPY\x01\0" + len(text).to_bytes(2, "little") + text.encode() + bytes(8)
+    )
+    with pytest.raises(DamagedFile, match="its header lacks descr") as error:
+        open_file(tmp_path / "x.npy")
+    assert "ast" not in str(error.value)
