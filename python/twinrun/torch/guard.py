@@ -71,10 +71,13 @@ class _Thread(threading.local):
     """What a trace knows of a thread. Gradients are computed by other threads than the training's.
 
     inside: whether it is at work for the trace. given: where the tensors lie that operations gave within the
-    node of the graph of gradients that runs now.
+    node of the graph of gradients that runs now. task: the pass of the graph that was here last. to_leaves:
+    whether all of its gradients go to leaves; None where that is not known yet.
     """
 
     inside = False
+    task = -1
+    to_leaves: bool | None = None
 
     def __init__(self) -> None:
         self.given: set[int] = set()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -28,6 +29,39 @@ def _extra(module: torch.nn.Module) -> str:
         return ""
 
 
+class _Hook:
+    """A hook of a module. A copy of the module, or one that was saved as a whole, is not traced: it has a
+    function that does nothing in this one's place, which needs no twinrun either.
+    """
+
+    __slots__ = ("_hooks", "_watched")
+
+    def __init__(self, hooks: ModuleHooks, watched: Watched) -> None:
+        self._hooks, self._watched = hooks, watched
+
+    def __reduce__(self) -> tuple:
+        return getattr, (contextlib.nullcontext, "__exit__")
+
+    def __deepcopy__(self, memo: dict) -> Any:
+        return contextlib.nullcontext.__exit__
+
+
+class _Before(_Hook):
+    __slots__ = ()
+
+    def __call__(self, module: torch.nn.Module, args: tuple, kwargs: dict) -> None:
+        if not compiling():
+            self._hooks.enter(self._watched, args, kwargs)
+
+
+class _After(_Hook):
+    __slots__ = ()
+
+    def __call__(self, module: torch.nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+        if not compiling():
+            self._hooks.leave(self._watched, output)
+
+
 class ModuleHooks:
     """The hooks of the modules that are watched, before and after their `forward`."""
 
@@ -46,9 +80,8 @@ class ModuleHooks:
     def attach(self, handles: list[Any]) -> None:
         """Adds the hooks, and what removes them to `handles`."""
         for w in self._watched:
-            before, after = self._entering(w), self._leaving(w)
-            handles.append(hook_before(w.module, before))
-            handles.append(hook_after(w.module, after, always=True))
+            handles.append(hook_before(w.module, _Before(self, w)))
+            handles.append(hook_after(w.module, _After(self, w), always=True))
 
     def begin_iteration(self) -> None:
         """No module was called yet."""
@@ -56,18 +89,14 @@ class ModuleHooks:
         for w in self._watched:
             w.calls = 0
 
-    def _entering(self, w: Watched) -> Callable[..., None]:
-        def before(module: torch.nn.Module, args: tuple, kwargs: dict) -> None:
-            if compiling():
-                return
-            self._position.touched = True
-            if not self._guard.records():
-                return
-            phase = "recompute" if in_backward() else "forward"
-            with self._guard.work(("the input of", w.path)):
-                self._enter(w, phase, args, kwargs)
-
-        return before
+    def enter(self, w: Watched, args: tuple, kwargs: dict) -> None:
+        """A module is called."""
+        self._position.touched = True
+        if not self._guard.records():
+            return
+        phase = "recompute" if in_backward() else "forward"
+        with self._guard.work(("the input of", w.path)):
+            self._enter(w, phase, args, kwargs)
 
     def _enter(self, w: Watched, phase: str, args: tuple, kwargs: dict) -> None:
         position, recorder = self._position, self._recorder
@@ -94,15 +123,13 @@ class ModuleHooks:
                 self._see_owned(event, w.buffers, "buffer", out=False)
         self._generators.add_states(event)
 
-    def _leaving(self, w: Watched) -> Callable[..., None]:
-        def after(module: torch.nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
-            if compiling() or not self._guard.records():
-                return
-            grads = torch.is_grad_enabled()
-            with self._guard.work(("the output of", w.path)):
-                self._leave(w, output, grads)
-
-        return after
+    def leave(self, w: Watched, output: Any) -> None:
+        """A module has returned."""
+        if not self._guard.records():
+            return
+        grads = torch.is_grad_enabled()
+        with self._guard.work(("the output of", w.path)):
+            self._leave(w, output, grads)
 
     def _leave(self, w: Watched, output: Any, grads: bool) -> None:
         frames, recorder = self._position.frames, self._recorder

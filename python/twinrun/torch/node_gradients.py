@@ -1,9 +1,10 @@
 """Hooks of gradients at every node of the graph, for traces of operations.
 
 What PyTorch's own nodes do are operations, which a trace sees by itself. Such a node has no event where
-each gradient that leaves it is what a seen operation gave, or what came in. Others have: those of
-`autograd.Function`, those in a thread in which the trace sees no operation, and those whose values come from
-elsewhere.
+each gradient that leaves it is what a seen operation gave, or what came in, and goes on to other nodes.
+Others have: those of `autograd.Function`, those in a thread in which the trace sees no operation, those whose
+values come from elsewhere, and those whose gradients go to the caller. Hooks may change gradients between
+nodes, and no operation shows that: the gradients at the borders of modules have events as well.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ import torch
 from .guard import Guard
 from .model import Owners
 from .modes import sees_operations_alone
+from .module_gradients import ModuleGradients
 from .position import Position
 from .recorder import Recorder
 from .values import is_plain, leaves, memory_of
 
 __all__ = ["NodeGradients", "module_of_node"]
 
+_current_node = torch._C._current_autograd_node
+_is_executed = torch._C._will_engine_execute_node
 _KEY = "twinrun"  # of what a node of the graph knows about itself
 _LEAF = "AccumulateGrad"
 # PyTorch generates these classes: their code is operations. Those that somebody wrote by hand
@@ -50,7 +54,7 @@ class _Kind:
 
 def module_of_node() -> str:
     """The path of the module that made the node whose gradient is computed now; '' where none is known."""
-    node = torch._C._current_autograd_node()
+    node = _current_node()
     return "" if node is None else node.metadata.get(_KEY, "")
 
 
@@ -90,19 +94,22 @@ class _OfOperations(msgspec.Struct, gc=False, eq=False):
 
 
 class NodeGradients:
-    """The hooks of the nodes of a graph."""
+    """The hooks of the nodes of a graph, and of the borders of modules in it."""
 
     def __init__(self, guard: Guard, position: Position, recorder: Recorder, owners: Owners) -> None:
         self._guard, self._position, self._recorder, self._owners = guard, position, recorder, owners
         self._kinds: dict[type, _Kind] = {}
+        self._borders = ModuleGradients(guard, position, recorder, owners)
 
     def forget(self) -> None:
         """The outermost module has ended. Nodes are not kept here."""
         self._guard.thread.given.clear()
+        self._borders.forget()
 
     def watch_record(self, nodes: list[Any], name: str) -> None:
         """Adds hooks to what made a value of the training's own code."""
-        self.watch(nodes, "", name)
+        self._watch(list(nodes), "", name)
+        self._borders.watch_record(nodes, name)
 
     def watch(
         self,
@@ -119,7 +126,19 @@ class NodeGradients:
         path, kind: of the module that made them. It ends at nodes whose id is in `stops`, and at
         those made before the sequence number `first`. hidden: they have no events.
         """
-        waiting = nodes
+        self._watch(list(nodes), path, kind, stops=stops, first=first, hidden=hidden)
+        self._borders.watch(nodes, path, kind, stops=stops, first=first, hidden=hidden)
+
+    def _watch(
+        self,
+        waiting: list[Any],
+        path: str,
+        kind: str,
+        *,
+        stops: Collection[int] = (),
+        first: int = 0,
+        hidden: bool = False,
+    ) -> None:
         met: dict[int, Any] = {}
         while waiting:
             node = waiting.pop()
@@ -177,7 +196,7 @@ class NodeGradients:
     def after_operations(self, one: _OfOperations, gradients: tuple, given: tuple) -> None:
         """Gradients leave a node that runs operations. given: those that came in, which it did not change."""
         memory, shown = self._guard.thread.given, False
-        if sees_operations_alone(self._guard.own_mode):
+        if sees_operations_alone(self._guard.own_mode) and self._goes_to_leaves():
             memory.update([memory_of(t) for t in given if t is not None])
             shown = _all_lie_in(memory, gradients)
         memory.clear()
@@ -188,6 +207,21 @@ class NodeGradients:
             self._see(one, call, given, out=False)
             self._see(one, call, gradients, out=True)
 
+    def _goes_to_leaves(self) -> bool:
+        """Whether all gradients of this pass go on to leaves, as those of `backward` do. Those of
+        `torch.autograd.grad` may go to the caller from anywhere. The first node before a leaf tells: until
+        then nobody knows.
+        """
+        thread, task = self._guard.thread, torch._C._current_graph_task_id()
+        if thread.task != task:
+            thread.task, thread.to_leaves = task, None
+        if thread.to_leaves is None:
+            for node, _ in _current_node().next_functions:
+                if node is not None and self._kind_of(node).leaf:
+                    thread.to_leaves = _takes_gradients(node)
+                    break
+        return thread.to_leaves is True
+
     def _see(self, one: _Node | _OfOperations, call: int, gradients: tuple, *, out: bool) -> None:
         event = self._recorder.event("backward", one.path, one.kind, one.name, call, one.microbatch)
         self._recorder.see_leaves(event, leaves("grad", gradients), out=out, role="gradient")
@@ -195,3 +229,10 @@ class NodeGradients:
 
 def _all_lie_in(memory: set[int], tensors: tuple) -> bool:
     return all(t is None or (is_plain(t) and (memory_of(t) in memory or t.numel() == 0)) for t in tensors)
+
+
+def _takes_gradients(leaf: Any) -> bool:
+    try:
+        return _is_executed(leaf)
+    except RuntimeError:  # it is what `torch.autograd.grad` was asked for
+        return False

@@ -193,6 +193,11 @@ class OperationEvents:
                     self._see_given(event, "written", written)
             self._recorder.add(event)
 
+    def raised(self, event: Event | None, error: Exception) -> None:
+        """An operation raised: the training may go on."""
+        if event is not None:
+            self.end(event, f"raised {type(error).__name__}", {})
+
     def whole(self, name: str, named: dict[str, Any], result: Any) -> None:
         """An operation that ran and left what it took as it was: all is digested in one batch."""
         with self._guard.work(("what goes through", name)):
@@ -280,18 +285,26 @@ class OperationMode(TorchDispatchMode):
         if kwargs:
             named.update(kwargs)
         if schema.pure and self._events.at_once():
-            result = func(*args, **kwargs)
+            try:
+                result = func(*args, **kwargs)
+            except Exception as e:
+                self._events.raised(self._events.begin(schema.whole_name, named), e)
+                raise
             self._note(result)
             self._events.whole(schema.whole_name, named, result)
             return result
         taken = {n: v for n, v in named.items() if n not in schema.fills} if schema.fills else named
         seen = self._events.begin(schema.whole_name, taken)
         before = _bytes_of(named.get("self")) if schema.name in _RESIZES else 0
-        if seen is not None and self._events.keeps(seen):
-            result, ran = self._kernels.ran(lambda: func(*args, **kwargs))
-            seen.kind = f"{KERNELS}{ran}" if ran else ""
-        else:
-            result = func(*args, **kwargs)
+        try:
+            if seen is not None and self._events.keeps(seen):
+                result, ran = self._kernels.ran(lambda: func(*args, **kwargs))
+                seen.kind = f"{KERNELS}{ran}" if ran else ""
+            else:
+                result = func(*args, **kwargs)
+        except Exception as e:
+            self._events.raised(seen, e)
+            raise
         if schema.unwritten:
             self._note(result, has_values=False)
             self._events.allocated(schema.name, result, before)

@@ -2,6 +2,7 @@
 
 import threading
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", minversion="2.4", reason="needs PyTorch 2.4: make test-torch")
@@ -26,10 +27,9 @@ def backward_events(path) -> list:
 
 
 def nodes_of(path) -> list[str]:
-    """The names of the nodes that have events."""
-    return [
-        e.operation for e in backward_events(path) if not e.operation.startswith(("aten.", "gradient of"))
-    ]
+    """The names of the nodes that have events: beside operations, parameters, and borders of modules."""
+    others = ("aten.", "gradient of", "backward")
+    return [e.operation for e in backward_events(path) if not e.operation.startswith(others)]
 
 
 def test_nodes_of_pytorch_have_no_events_beside_their_operations(tmp_path) -> None:
@@ -76,7 +76,110 @@ def test_gradients_of_another_thread_that_reach_no_leaf_are_seen(tmp_path) -> No
         traced(tmp_path / name, factor)
     assert twinrun.compare_traces(tmp_path / "a", tmp_path / "c").same
     found = twinrun.compare_traces(tmp_path / "a", tmp_path / "b").first_divergence
-    assert (found.site.module, found.site.operation, found.site.phase) == ("2", "AddmmBackward0", "backward")
+    assert (found.site.module, found.site.phase) == ("2", "backward")
+    assert nodes_of(tmp_path / "a") == ["AddmmBackward0", "AddmmBackward0", "TanhBackward0", "TanhBackward0"]
+
+
+class _Rounds:
+    """Changes a gradient by NumPy, in place, which no operation shows. factor: 1 changes nothing."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+    def __call__(self, gradient: torch.Tensor) -> None:
+        gradient.detach().numpy()[...] *= self.factor
+
+
+class _Passes(nn.Module):
+    """Hands its gradient on, through nodes that run no operation."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x + 1).view(-1, 3).view(x.shape)
+
+
+def three_traces(folder, train) -> twinrun.TraceComparison:
+    """Traces of a training with a fault and without it, twice. Gives the comparison with the fault."""
+    for name, factor in (("a", 1.0), ("b", 1.5), ("c", 1.0)):
+        train(folder / name, factor)
+    assert twinrun.compare_traces(folder / "a", folder / "c").same
+    return twinrun.compare_traces(folder / "a", folder / "b")
+
+
+@pytest.mark.parametrize("asked", ["input", "behind a view", "backward"])
+def test_a_hook_that_changes_what_a_module_hands_on_is_seen(tmp_path, asked: str) -> None:
+    """No operation takes that gradient: it goes to the caller, or to a leaf that no module knows."""
+
+    def train(path, factor: float) -> None:
+        model, leaf = _Passes(), torch.ones(2, 3, requires_grad=True)
+        x = leaf.view(6).view(2, 3)
+        with trace(model, path, level="ops", on_error="raise"):
+            y = model(x)
+            y.register_hook(_Rounds(factor))
+            loss = (y * y).sum()
+            if asked == "backward":
+                loss.backward()
+            else:
+                torch.autograd.grad(loss, x if asked == "input" else leaf)
+
+    found = three_traces(tmp_path, train)
+    assert found.verdict == "different"
+    assert found.first_divergence.site.phase == "backward"
+
+
+@pytest.mark.parametrize("asked", ["middle", "everything"])
+def test_gradients_that_the_code_of_a_module_asks_for_are_seen(tmp_path, asked: str) -> None:
+    """There is no border of a module between the hook and the tensor whose gradient is asked for."""
+
+    class Code(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.middle = x * 2
+            moved = (self.middle + 1).view(-1)
+            moved.register_hook(self.hook)
+            self.moved = moved.view(3, 2) + 1
+            return self.moved.sum()
+
+    def train(path, factor: float) -> None:
+        model, x = Code(), torch.ones(2, 3, requires_grad=True) * 1
+        model.hook = _Rounds(factor)
+        with trace(model, path, level="ops", on_error="raise"):
+            loss = model(x)
+            # The hook must not change what others hold: it gets a gradient of its own.
+            seed = torch.ones(3, 2)
+            inputs = [model.middle] if asked == "middle" else [model.middle, x]
+            torch.autograd.grad(model.moved, inputs, seed)
+            del loss
+
+    assert three_traces(tmp_path, train).verdict == "different"
+
+
+def test_a_hook_between_modules_is_named_where_it_is(tmp_path) -> None:
+    """Behind it are modules that only hand on: the next operation is far away."""
+
+    def train(path, factor: float) -> None:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 3), *(_Passes() for _ in range(4)), nn.Tanh())
+        model[3].register_forward_hook(lambda module, args, out: out.register_hook(_Rounds(factor)) and None)
+        with trace(model, path, level="ops", on_error="raise"):
+            model(torch.ones(2, 3)).sum().backward()
+
+    assert three_traces(tmp_path, train).first_divergence.site.module == "3"
+
+
+def test_what_an_operation_takes_that_raises_is_seen(tmp_path) -> None:
+    """The training catches the error and goes on."""
+
+    def train(path, factor: float) -> None:
+        x = torch.from_numpy(np.full((2, 2), factor, "f4"))
+        with trace(nn.Identity(), path, level="ops", on_error="raise"):
+            for call in (lambda: torch.mm(x, torch.ones(3, 3)), lambda: x.add_(torch.ones(3, 3))):
+                with pytest.raises(RuntimeError):
+                    call()
+
+    found = three_traces(tmp_path, train)
+    assert found.verdict == "different"
+    assert found.first_divergence.site.operation == "aten.mm.default"
+    events = [e for e in TraceSubject(tmp_path / "a").events(0, 0)[0] if e.operation != "aten.ones.default"]
+    assert [e.operation for e in events] == ["aten.mm.default", "aten.add_.Tensor"]
 
 
 @pytest.mark.parametrize("fresh", ["numpy", "empty"])

@@ -1,6 +1,8 @@
 """Traces of trainings that use more of PyTorch: graphs, scalers, transforms, TorchScript, compiled functions, modules with hooks."""
 
+import copy
 import gc
+import pickle
 import threading
 import warnings
 
@@ -590,3 +592,32 @@ def test_values_of_a_step_are_its_own_where_lists_are_used_again(tmp_path) -> No
     together = traced(tmp_path / "all", list(range(len(steps))))
     for number in range(len(steps)):
         assert traced(tmp_path / f"alone {number}", [number])[number] == together[number]
+
+
+def _model_of_pairs() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 3), nn.Tanh())
+
+
+@pytest.mark.parametrize("level", ["modules", "ops"])
+def test_a_traced_model_is_saved_whole_and_copied(tmp_path, level: str) -> None:
+    """What is loaded needs no twinrun, and no copy is traced."""
+    torch.manual_seed(0)
+    model, x = _model_of_pairs(), torch.ones(2, 3)
+    with trace(model, tmp_path / "a", level=level, on_error="raise"):
+        expected = model(x)
+        torch.save(model, tmp_path / "model.pt")
+        text = pickle.dumps(model)
+        copied = copy.deepcopy(model)
+        others = [torch.load(tmp_path / "model.pt", weights_only=False), pickle.loads(text), copied]
+        assert b"twinrun" not in text
+        if level == "modules":
+            for other in others:
+                assert torch.equal(other(x), expected)
+    events = [
+        e
+        for e in TraceSubject(tmp_path / "a").events(0, 0)[0]
+        if e.phase == "forward" and not e.operation.startswith("aten")
+    ]
+    assert len(events) == 6  # of three modules, once
+    for other in others:
+        assert torch.equal(other(x), expected)
