@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -19,10 +20,22 @@ constexpr std::string_view kHidden = "...";
 constexpr std::size_t kNowhere = std::string_view::npos;
 // Names of secrets beside those of variables.
 constexpr std::array<std::string_view, 5> kKeysOf{"access", "account", "api", "private", "secret"};
-constexpr std::array<std::string_view, 6> kMoreWords{"pwd",       "bearer", "sig",
-                                                     "signature", "cookie", "cookies"};
-// Names of secrets end so, as "DBPASS" and "mypwd" do; these words are ordinary.
-constexpr std::array<std::string_view, 2> kEnds{"pass", "pwd"};
+constexpr std::array<std::string_view, 13> kMoreWords{
+    "pwd", "bearer", "sig",       "signature",  "cookie", "cookies",  "pswd",
+    "psk", "otp",    "sessionid", "jsessionid", "sessid", "phpsessid"};
+// Names of secrets end so, as "DBPASS" and "mypwd" do.
+struct Ending {
+    std::string_view end;
+    std::span<const std::string_view> behind;  // only behind one of these; none: behind all letters
+};
+// Many ordinary words end in "key": "hotkey", "turkey".
+constexpr std::array<std::string_view, 17> kBeforeKey{
+    "auth", "license", "master", "consumer", "shared",  "ssh",     "app",       "client",    "server",
+    "rsa",  "dsa",     "crypt",  "pass",     "session", "signing", "signature", "encryption"};
+constexpr std::array<std::string_view, 9> kBeforePw{"bind", "root", "db",   "user", "admin",
+                                                    "my",   "ldap", "sudo", "bot"};
+constexpr std::array<Ending, 4> kEnds{{{"pass", {}}, {"pwd", {}}, {"key", kBeforeKey}, {"pw", kBeforePw}}};
+// These words are ordinary.
 constexpr std::array<std::string_view, 15> kOrdinary{
     "allpass",  "bandpass", "bypass",     "compass",    "encompass", "highpass", "lowpass", "multipass",
     "overpass", "prepass",  "renderpass", "singlepass", "subpass",   "surpass",  "trespass"};
@@ -150,16 +163,25 @@ std::size_t end_of_own(std::string_view text, std::size_t at) {
         // "passWord"
         if (begins && is_capital(after) && has_at(text, at, word)) return end;
     }
-    return kNowhere;
+    // "GH_PAT", a personal access token: in small letters it may be a pattern or a patch.
+    const bool is_pat = before == '_' && has_at(text, at, "PAT") && !is_letter(sign_at(text, at + 3));
+    return is_pat ? at + 3 : kNowhere;
 }
 
-// Where a name ends that begins at `at` and is the end of a word: "DBPASS". Ordinary words are no
-// names, also where they begin by the case of their letters: "useBypass".
-std::size_t end_as_password(std::string_view text, std::size_t at) {
+// Where a name ends that begins at `at` and is the end of a word: "DBPASS", "authkey". Ordinary
+// words are no names, also where they begin by the case of their letters: "useBypass".
+std::size_t end_as_ending(std::string_view text, std::size_t at) {
     if (!is_letter(sign_before(text, at))) return kNowhere;
-    for (const std::string_view ending : kEnds) {
+    for (const auto& [ending, behind] : kEnds) {
         const std::size_t end = at + ending.size();
         if (!has_any_case_at(text, at, ending) || is_letter(sign_at(text, end))) continue;
+        if (!behind.empty()) {
+            const auto stands_before = [&](std::string_view word) {
+                return at >= word.size() && has_any_case_at(text, at - word.size(), word);
+            };
+            if (std::any_of(behind.begin(), behind.end(), stands_before)) return end;
+            continue;
+        }
         std::size_t begin = at;
         while (begin > 0 && end - begin <= kLongestOrdinary && is_letter(text[begin - 1]) &&
                !(is_small(text[begin - 1]) && is_capital(text[begin]))) {
@@ -183,7 +205,7 @@ std::optional<Found> next_name(std::string_view text, std::size_t from) {
         if (!is_letter(text[at])) continue;
         std::size_t end = end_within(text, at);
         if (end == kNowhere) end = end_of_own(text, at);
-        if (end == kNowhere) end = end_as_password(text, at);
+        if (end == kNowhere) end = end_as_ending(text, at);
         if (end != kNowhere) return Found{at, end};
     }
     return std::nullopt;

@@ -17,7 +17,7 @@ namespace twinrun {
 // A name is looked for in any case, also within a longer word: "secretKey", "ACCESSKEY", "mytoken".
 // Short names ("key", "pass", "auth") are words of their own, or begin where the case changes, as
 // in "AccountKey". "pass" and "pwd" may end a word, as in "DBPASS", unless it is an ordinary one:
-// "compass".
+// "compass". "key" and "pw" may end a few words: "authkey", "bindpw".
 std::string without_named_secrets(std::string_view text);
 
 // Whether the name that ends there is that of a variable in which shells keep a folder: "PWD=/home"

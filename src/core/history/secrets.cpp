@@ -241,30 +241,100 @@ std::string in_small_letters(std::string_view word) {
 
 bool of_token(char c) { return is_letter(c) || is_digit(c) || c == '_' || c == '-'; }
 
+bool of_letters_and_digits(char c) { return is_letter(c) || is_digit(c); }
+bool of_capitals_and_digits(char c) { return (c >= 'A' && c <= 'Z') || is_digit(c); }
+bool of_token_and_dots(char c) { return of_token(c) || c == '.'; }
+bool of_base64(char c) { return of_letters_and_digits(c) || c == '+' || c == '/' || c == '='; }
+
+bool is_anything(std::string_view) { return true; }
+bool has_digit(std::string_view body) { return std::any_of(body.begin(), body.end(), is_digit); }
+
+// Whether this is no ordinary word: it has a digit, a plus, or a capital behind a small letter.
+bool looks_encoded(std::string_view body) {
+    char before = ' ';
+    return std::any_of(body.begin(), body.end(), [&](char c) {
+        const char last = std::exchange(before, c);
+        return is_digit(c) || c == '+' || (last >= 'a' && last <= 'z' && c >= 'A' && c <= 'Z');
+    });
+}
+
+// What services give out as tokens, and how these begin.
+struct Form {
+    std::string_view beginning;  // in small letters: in any case
+    std::size_t shortest;        // so many signs stand behind the beginning
+    bool (*of)(char);
+    bool (*may_be)(std::string_view) = is_anything;
+    // Between parts of it, which are not empty.
+    std::array<std::string_view, 2> between{};
+};
+constexpr std::array<Form, 26> kForms{{
+    {"ghp_", 16, of_token, has_digit},
+    {"gho_", 16, of_token, has_digit},
+    {"ghu_", 16, of_token, has_digit},
+    {"ghs_", 16, of_token, has_digit},
+    {"ghr_", 16, of_token, has_digit},
+    {"github_pat_", 16, of_token, has_digit},
+    {"glpat-", 16, of_token, has_digit},
+    {"hf_", 16, of_token, has_digit},
+    {"sk-", 16, of_token, has_digit},
+    {"akia", 16, of_token, has_digit},
+    {"xoxb-", 16, of_token, has_digit},
+    {"xoxp-", 16, of_token, has_digit},
+    {"nvapi-", 16, of_token, has_digit},
+    {"AKIA", 16, of_capitals_and_digits},
+    {"ASIA", 16, of_capitals_and_digits},
+    {"sk_live_", 16, of_letters_and_digits},
+    {"sk_test_", 16, of_letters_and_digits},
+    {"rk_live_", 16, of_letters_and_digits},
+    {"rk_test_", 16, of_letters_and_digits},
+    {"npm_", 30, of_letters_and_digits},
+    {"AIza", 30, of_token},
+    {"ya29.", 20, of_token},
+    {"hvs.", 20, of_token},
+    {"SG.", 20, of_token_and_dots, is_anything, {"."}},
+    {"eyJ", 0, of_token_and_dots, is_anything, {".eyJ", "."}},  // a JWT
+    {"Basic ", 8, of_base64, looks_encoded},
+}};
+
+template <typename Is>
+std::size_t skipped(std::string_view text, std::size_t from, Is is) {
+    const std::string_view rest = text.substr(std::min(from, text.size()));
+    return text.size() - rest.size() +
+           static_cast<std::size_t>(std::find_if_not(rest.begin(), rest.end(), is) - rest.begin());
+}
+
+// Where a token of this form ends that begins at `at`; npos: there is none.
+std::size_t token_end(std::string_view text, std::size_t at, const Form& form) {
+    const std::string_view beginning = text.substr(at, form.beginning.size());
+    if (beginning != form.beginning && in_small_letters(beginning) != form.beginning)
+        return std::string_view::npos;
+    at += beginning.size();
+    const std::size_t end = skipped(text, at, form.of);
+    if (end - at < form.shortest || !form.may_be(text.substr(at, end - at))) return std::string_view::npos;
+    for (const std::string_view between : form.between) {
+        if (between.empty()) break;
+        const std::size_t part = skipped(text, at, of_token);
+        if (part == at || text.substr(part, between.size()) != between) return std::string_view::npos;
+        at = part + between.size();
+    }
+    return skipped(text, end, of_token);
+}
+
 // "ghp_pw" becomes "ghp_...": tokens of services that say by their beginning what they are.
 std::string without_known_tokens(std::string_view text) {
-    constexpr std::array<std::string_view, 13> kBeginnings{"ghp_",        "gho_",   "ghu_",  "ghs_", "ghr_",
-                                                           "github_pat_", "glpat-", "hf_",   "sk-",  "akia",
-                                                           "xoxb-",       "xoxp-",  "nvapi-"};
-    constexpr std::size_t kShortest = 16;
     std::string out;
     std::size_t at = 0;
-    for (std::size_t begin = 0; begin < text.size();) {
-        const std::string_view rest = text.substr(begin);
-        const auto end =
-            static_cast<std::size_t>(std::find_if_not(rest.begin(), rest.end(), of_token) - rest.begin());
-        const std::string_view word = rest.substr(0, end);
-        const auto known = std::find_if(kBeginnings.begin(), kBeginnings.end(), [&](std::string_view one) {
-            return word.size() >= one.size() && in_small_letters(word.substr(0, one.size())) == one;
-        });
-        const bool is_token = known != kBeginnings.end() && word.size() >= known->size() + kShortest &&
-                              std::any_of(word.begin(), word.end(), is_digit);
-        if (is_token) {
-            out += text.substr(at, begin + known->size() - at);
+    for (std::size_t begin = 0; begin < text.size(); ++begin) {
+        std::size_t end = skipped(text, begin, of_token);
+        for (const Form& form : kForms) {
+            const std::size_t last = begin == end ? std::string_view::npos : token_end(text, begin, form);
+            if (last == std::string_view::npos) continue;
+            out += text.substr(at, begin + form.beginning.size() - at);
             out += kHidden;
-            at = begin + word.size();
+            at = end = last;
+            break;
         }
-        begin += word.size() + 1;
+        begin = end;
     }
     return out + std::string(text.substr(at));
 }

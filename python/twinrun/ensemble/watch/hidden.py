@@ -17,15 +17,32 @@ _URL = re.compile(
 )
 
 _HOST = re.compile(r"""(?:^|(?<=[\s"'=]))//[^\s/?#'"]*@""")
+# What services give out as tokens. The group is what is shown of one.
 _TOKEN = re.compile(
-    r"(?<![\w-])(gh[opusr]_|github_pat_|glpat-|hf_|sk-|AKIA|xox[bp]-|nvapi-)(?=[a-z_-]*\d)[\w-]{16,}",
-    re.ASCII | re.IGNORECASE,
+    r"""
+    (?<![\w-])
+    (?: (?i: (gh[opusr]_|github_pat_|glpat-|hf_|sk-|akia|xox[bp]-|nvapi-) (?=[a-z_-]*\d) [\w-]{16}
+           | ([sr]k_(?:live|test)_) [a-z0-9]{16} | (npm_) [a-z0-9]{30} | (ya29\.|hvs\.) [\w-]{20} )
+      | (A[KS]IA) [A-Z0-9]{16} | (AIza) [\w-]{30} | (SG\.) (?=[\w-]+\.) [\w.-]{20,}
+      | (eyJ) (?=[\w-]+\.eyJ[\w-]+\.) [\w.-]+  # a JWT
+      | (Basic[ ]) (?=[a-zA-Z/=]*[0-9+]|[a-zA-Z0-9+/=]*[a-z][A-Z]) [a-zA-Z0-9+/=]{8,} )
+    [\w-]*
+    """,
+    re.ASCII | re.VERBOSE,
 )
 # Names of secrets beside those of the rules: within a longer name, and as words of their own.
 _WITHIN = r"(?:access|account|api|private|secret)[-_ ]?key|secret[-_]?id|passcode"
-_OWN = ["pwd", "bearer", "sig", "signature", "cookie", "cookies"]
-# Names of secrets end so, as "DBPASS" and "mypwd" do; these words are ordinary.
+_OWN = """pwd bearer sig signature cookie cookies pswd psk otp sessionid sessid jsessionid
+    phpsessid""".split()
+# Names of secrets end so, as "DBPASS" and "mypwd" do; a few end so behind these words alone.
 _ENDS = ["pass", "pwd"]
+_ENDS_BEHIND = {
+    # Many ordinary words end in "key": "hotkey", "turkey".
+    "key": """auth license master consumer shared ssh app client server rsa dsa crypt pass session signing
+        signature encryption""".split(),
+    "pw": "bind root db user admin my ldap sudo bot".split(),
+}
+# These words are ordinary.
 _ORDINARY = """allpass bandpass bypass compass encompass highpass lowpass multipass overpass prepass renderpass
     singlepass subpass surpass trespass""".split()
 # Variables in which shells keep a folder: PWD=/home is no password.
@@ -68,12 +85,18 @@ def _names_of_secrets(rules: dict[str, list[str]]) -> re.Pattern:
         rf"(?<!\A(?:{w}|{W}|{C}))(?<![^A-Za-z](?:{w}|{W}|{C}))(?<![a-z](?:{W}|{C}))"
         for w, W, C in ((w, w.upper(), w.capitalize()) for w in _ORDINARY)
     )
+    behind = "|".join(
+        rf"(?:{'|'.join(f'(?<={word})' for word in words)}){end}" for end, words in _ENDS_BEHIND.items()
+    )
+    # "GH_PAT" is a personal access token: in small letters it may be a pattern or a patch.
     return re.compile(
         rf"(?i:{either(rules['secret_words'])}|{_WITHIN})(?!(?i:(?<=token)i[sz]|(?<=secret)ar))"
         rf"|(?:(?<![A-Za-z])|(?<=-D))(?i:{either(own)})(?![A-Za-z])"
         rf"|(?<=[A-Za-z])(?:{begins})(?![a-z])"
         rf"|(?<![A-Za-z])(?:{either(own)})(?=[A-Z])"
+        rf"|(?<=_)PAT(?![A-Za-z])"
         rf"|(?<=[A-Za-z])(?i:{either(_ENDS)})(?![A-Za-z]){ordinary}"
+        rf"|(?i:{behind})(?![A-Za-z])"
     )
 
 
@@ -121,7 +144,7 @@ def without_secrets(value: str, rules: dict[str, list[str]]) -> str:
     """
     names = _names_of_secrets(rules)
     text = _URL.sub(lambda found: found["begin"] + found["rest"], _decoded(value, names))
-    text = _TOKEN.sub(r"\1...", _HOST.sub("//", text))
+    text = _TOKEN.sub(lambda found: found[found.lastindex or 0] + "...", _HOST.sub("//", text))
     shown, at = "", 0  # what is shown, of the text before `at`
     for found in names.finditer(text):
         begin, end = found.span()
