@@ -282,9 +282,9 @@ TEST(DeviceQuickRoots, SpreadRunsEqualTheHost) {
 TEST(DeviceQuickRoots, TransposedMatricesEqualTheHost) {
     TWR_TEST_DEVICE(device);
     std::mt19937_64 random(test_seed(29));
-    using Shape = std::vector<std::uint64_t>;
-    for (const Shape& shape : {Shape{1600, 640}, Shape{3, 100000}, Shape{100000, 3}, Shape{257, 4097},
-                               Shape{40000, 33}, Shape{2, 70000}, Shape{512, 512}}) {
+    const std::vector<std::uint64_t> shapes[] = {{1600, 640}, {3, 100000}, {100000, 3}, {257, 4097},
+                                                 {40000, 33}, {2, 70000},  {512, 512}};
+    for (const std::vector<std::uint64_t>& shape : shapes) {
         for (const DType word : kWordTypes) {
             expect_root_of(device, word, {shape, item_bytes(word), {0, 1}, {0, 0}, {false, false}}, random);
             if (HasFailure()) FAIL() << shape[0] << " x " << shape[1];
