@@ -110,12 +110,13 @@ def test_a_hook_that_changes_what_a_module_hands_on_is_seen(tmp_path, asked: str
     """No operation takes that gradient: it goes to the caller, or to a leaf that no module knows."""
 
     def train(path, factor: float) -> None:
-        model, leaf = _Passes(), torch.ones(2, 3, requires_grad=True)
+        torch.manual_seed(0)
+        model, last, leaf = _Passes(), nn.Linear(3, 1), torch.ones(2, 3, requires_grad=True)
         x = leaf.view(6).view(2, 3)
-        with trace(model, path, level="ops", on_error="raise"):
+        with trace({"model": model, "last": last}, path, level="ops", on_error="raise"):
             y = model(x)
             y.register_hook(_Rounds(factor))
-            loss = (y * y).sum()
+            loss = last(y).sum()
             if asked == "backward":
                 loss.backward()
             else:
@@ -157,7 +158,7 @@ def test_a_hook_between_modules_is_named_where_it_is(tmp_path) -> None:
 
     def train(path, factor: float) -> None:
         torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(3, 3), *(_Passes() for _ in range(4)), nn.Tanh())
+        model = nn.Sequential(nn.Linear(3, 3), *(_Passes() for _ in range(4)), nn.Linear(3, 3))
         model[3].register_forward_hook(lambda module, args, out: out.register_hook(_Rounds(factor)) and None)
         with trace(model, path, level="ops", on_error="raise"):
             model(torch.ones(2, 3)).sum().backward()
