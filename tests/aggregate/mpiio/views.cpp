@@ -535,14 +535,15 @@ void die() {
     std::FILE* const said = std::fopen((folder + "/survivor-" + std::to_string(me)).c_str(), "w");
     std::fputs(text.c_str(), said);
     std::fclose(said);
-    // The first to know waits until all others have said so, and then ends the job.
-    if (me == 0) {
-        for (int rank = 1; rank < ranks - 1; ++rank) {
-            while (::access((folder + "/survivor-" + std::to_string(rank)).c_str(), F_OK) != 0)
-                ::sched_yield();
-        }
-        ::kill(processes.back(), SIGKILL);
+    // The first rank waits until all others have said so, and then ends the job. Where another one
+    // ended, mpiexec would end the first before it has said anything.
+    while (me != 0)
+        ::pause();
+    for (int rank = 1; rank < ranks - 1; ++rank) {
+        while (::access((folder + "/survivor-" + std::to_string(rank)).c_str(), F_OK) != 0)
+            ::sched_yield();
     }
+    ::kill(processes.back(), SIGKILL);
     ::raise(SIGKILL);
 }
 

@@ -132,14 +132,22 @@ std::vector<std::byte> words_of(const DeviceRootItem& item, Checker& checker) {
     const auto* const data = static_cast<const std::byte*>(item.data);
     const DeviceRuns& runs = item.runs;
     const std::size_t run = runs.run_bytes != 0 ? runs.run_bytes : bytes;
+    const std::size_t word = item_bytes(item.word);
+    const std::size_t unit = runs.run_bytes != 0 && !runs.spread ? kRootRunUnit : word;
+    // What lies side by side: a run, or one of its words.
+    const std::size_t piece = runs.spread ? word : run;
+    checker.require(run % piece == 0, "a run", "has a part of a word");
     std::vector<std::byte> words;
+    words.reserve(bytes);
     for (std::size_t number = 0; number * run < bytes && checker.ok(); ++number) {
         std::size_t rest = number;
         const std::byte* at = data;
         for (int d = runs.dimensions; d-- > 0; rest /= runs.shape[d])
             at += static_cast<std::int64_t>(rest % runs.shape[d]) * runs.strides[d];
-        checker.memory(at, run, runs.run_bytes != 0 ? kRootRunUnit : item_bytes(item.word), "its data");
-        if (checker.ok()) words.insert(words.end(), at, at + run);
+        for (std::size_t of_run = 0; of_run < run && checker.ok(); of_run += piece, at += runs.step) {
+            checker.memory(at, piece, unit, "its data");
+            if (checker.ok()) words.insert(words.end(), at, at + piece);
+        }
     }
     checker.require(words.size() == bytes || !checker.ok(), "its runs", "have other words than it");
     return words;
