@@ -532,9 +532,11 @@ void die() {
     if (me == ranks - 1) ::raise(SIGSTOP);
     const int code = MPI_File_write_at_all(file, 40 * me, data.data(), 10, MPI_INT, MPI_STATUS_IGNORE);
     const std::string text = text_of(code);
-    std::FILE* const said = std::fopen((folder + "/survivor-" + std::to_string(me)).c_str(), "w");
+    const std::string path = folder + "/survivor-" + std::to_string(me);
+    std::FILE* const said = std::fopen((path + ".part").c_str(), "w");
     std::fputs(text.c_str(), said);
     std::fclose(said);
+    ::rename((path + ".part").c_str(), path.c_str());  // who sees it may read all of it
     // The first rank waits until all others have said so, and then ends the job. Where another one
     // ended, mpiexec would end the first before it has said anything.
     while (me != 0)
