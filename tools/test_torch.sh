@@ -11,12 +11,14 @@ environment=build/torch
 python=$environment/bin/python
 ours=$(.venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
 stamp=$environment/made-by-test-torch
-if [[ ! -f $stamp ]]; then
+# expecttest: what PyTorch's own list of operations needs.
+packages='torch transformers accelerate lightning expecttest'
+if [[ $(cat "$stamp" 2>/dev/null) != "$packages" ]]; then
     echo "test-torch: installing PyTorch from PyPI into $environment"
     .venv/bin/python -m venv --clear "$environment"
-    # expecttest: what PyTorch's own list of operations needs.
-    "$python" -m pip install --quiet torch transformers accelerate lightning expecttest
-    touch "$stamp"
+    # shellcheck disable=SC2086
+    "$python" -m pip install --quiet $packages
+    echo "$packages" >"$stamp"
 fi
 # After its own packages: those of .venv, with twinrun.
 echo "$ours" >"$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/twinrun.pth"

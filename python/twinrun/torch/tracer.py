@@ -359,8 +359,8 @@ def trace(
     Notes
     -----
     Values are digested exactly, bit by bit; no bit of the training changes. A module of TorchScript is traced
-    as a whole. Inside of what `torch.compile`
-    compiles nothing is traced, only what goes in and comes out; `level="ops"` sees no operation of it either.
+    as a whole. Inside of what `torch.compile` makes code of nothing is traced, only what goes in and comes
+    out. Its backends "eager" and "aot_eager" make none: `level="ops"` sees their operations.
     While a CUDA graph is captured nothing can be traced.
     """
     check_version()
