@@ -111,23 +111,13 @@ class NodeGradients:
         self._watch(list(nodes), "", name)
         self._borders.watch_record(nodes, name)
 
-    def watch(
-        self,
-        nodes: list[Any],
-        path: str,
-        kind: str,
-        *,
-        stops: Collection[int] = (),
-        first: int = 0,
-        hidden: bool = False,
-    ) -> None:
+    def watch(self, nodes: list[Any], path: str, kind: str, **bounds: Any) -> None:
         """Adds hooks to nodes and to those before them: they live as long as their graph.
 
-        path, kind: of the module that made them. It ends at nodes whose id is in `stops`, and at
-        those made before the sequence number `first`. hidden: they have no events.
+        path, kind: of the module that made them. bounds: where that ends, as of `ModuleGradients.watch`.
         """
-        self._watch(list(nodes), path, kind, stops=stops, first=first, hidden=hidden)
-        self._borders.watch(nodes, path, kind, stops=stops, first=first, hidden=hidden)
+        self._watch(list(nodes), path, kind, **bounds)
+        self._borders.watch(nodes, path, kind, **bounds)
 
     def _watch(
         self,
