@@ -183,7 +183,7 @@ def _words_of_dense_tensor(
         raise TwinrunError("quantized tensors have no digest", where=name, fix="give int_repr()")
     t = tensor.detach()
     if t._is_zerotensor():  # of gradients forwards: it has no memory
-        t = torch.zeros(shape, dtype=t.dtype)
+        t = torch.zeros(shape, dtype=t.dtype, device=t.device)
     for pending, resolve in (("is_conj", "resolve_conj"), ("is_neg", "resolve_neg")):
         if getattr(t, pending)():
             t = getattr(t, resolve)()

@@ -8,6 +8,7 @@ from collections import Counter
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -18,7 +19,12 @@ from .replicas import group_of
 __all__ = ["Exchange"]
 
 _PATIENCE = timedelta(hours=1)  # of a process that waits for one that writes
+_HERE = torch.device("cpu")  # whatever the default device of the program is
 _made: Counter[tuple[int, ...]] = Counter()  # how many exchanges of these processes were made
+
+
+def _as_bytes(data: bytes) -> torch.Tensor:
+    return torch.from_numpy(np.frombuffer(bytearray(data), np.uint8))
 
 
 class Exchange:
@@ -45,7 +51,7 @@ class Exchange:
 
     def minimum(self, values: list[int]) -> list[int]:
         """The smallest value of all processes at each place."""
-        t = torch.tensor(values, dtype=torch.int64)
+        t = torch.tensor(values, dtype=torch.int64, device=_HERE)
         options = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.MIN
         self._connection.allreduce([t], options).wait()
@@ -55,7 +61,7 @@ class Exchange:
         """The bytes of the first process; all give as many."""
         if not data:
             return data
-        t = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        t = _as_bytes(data)
         options = dist.BroadcastOptions()
         options.rootRank, options.rootTensor = 0, 0
         self._connection.broadcast([t], options).wait()
@@ -64,9 +70,9 @@ class Exchange:
     def all(self, mine: Any) -> list[Any]:
         """What each process has."""
         data = pickle.dumps(mine)
-        sizes = self._gathered(torch.tensor([len(data)], dtype=torch.int64))
-        room = torch.zeros(max(int(n) for n in sizes), dtype=torch.uint8)
-        room[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        sizes = self._gathered(torch.tensor([len(data)], dtype=torch.int64, device=_HERE))
+        room = torch.zeros(max(int(n) for n in sizes), dtype=torch.uint8, device=_HERE)
+        room[: len(data)] = _as_bytes(data)
         found = self._gathered(room)
         return [pickle.loads(t.numpy()[: int(n)].tobytes()) for t, n in zip(found, sizes, strict=True)]
 

@@ -133,7 +133,7 @@ class Restoration:
     def _check_form(self, name: str, captured: Whole, shape: tuple[int, ...], into: Any) -> None:
         """Raises Incomparable where a tensor or an array has another type or shape than was captured."""
         like = (
-            torch.empty(0, dtype=into.dtype)
+            torch.empty(0, dtype=into.dtype, device=into.device)
             if isinstance(into, torch.Tensor)
             else into[:0]
             if into.ndim

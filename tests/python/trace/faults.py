@@ -181,7 +181,7 @@ def first_input(given: list) -> list:
 
 
 def extra_draw(t: Training) -> None:
-    torch.rand(1)
+    torch.rand(1, device=t.device)
 
 
 def no_mask(m, usual, x):
@@ -197,7 +197,7 @@ def off_by_one_mask(m, usual, x):
     b, t, c = x.shape
     q, k, v = (z.view(b, t, m.heads, -1).transpose(1, 2) for z in m.qkv(x).chunk(3, dim=-1))
     scores = (q @ k.transpose(-1, -2)) / (c // m.heads) ** 0.5
-    scores = scores.masked_fill(~torch.tril(m.mask[:t, :t], 1 - 1).logical_or(torch.eye(t, dtype=torch.bool).roll(1, 1)),
+    scores = scores.masked_fill(~torch.tril(m.mask[:t, :t], 1 - 1).logical_or(torch.eye(t, dtype=torch.bool, device=x.device).roll(1, 1)),
                                 float("-inf"))  # fmt: skip
     return m.proj((m.drop(scores.softmax(-1)) @ v).transpose(1, 2).reshape(b, t, c))
 
@@ -211,7 +211,7 @@ def other_kernel_of_attention(m, usual, x):
 
 
 def permuted_sum(m, usual, x, source, target):
-    order = torch.arange(len(source) - 1, -1, -1)
+    order = torch.arange(len(source) - 1, -1, -1, device=x.device)
     return usual(x, source[order], target[order])
 
 
@@ -229,13 +229,13 @@ def stale_statistics(m, usual, x):
 
 
 def half(m, usual, *args):
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(args[0].device.type, torch.bfloat16):
         return usual(*args).float()
 
 
 def stale_hidden(m, usual, x):
     # What a cache that was not cleared would give.
-    stale = torch.full((2, x.shape[0], m.hidden_size), 1e-3)
+    stale = torch.full((2, x.shape[0], m.hidden_size), 1e-3, device=x.device)
     return usual(x, (stale, torch.zeros_like(stale)))
 
 
@@ -303,7 +303,7 @@ def split_k(path: str, parts: int = 2) -> Callable[[Training], None]:
     """A product whose inner dimension is cut, as by another choice of kernel."""
 
     def change(m, usual, x):
-        cuts = torch.tensor_split(torch.arange(m.in_features), parts)
+        cuts = torch.tensor_split(torch.arange(m.in_features, device=x.device), parts)
         sums = [nn.functional.linear(x[..., c], m.weight[:, c]) for c in cuts]
         total = sums[0]
         for one in sums[1:]:
@@ -311,6 +311,11 @@ def split_k(path: str, parts: int = 2) -> Callable[[Training], None]:
         return total if m.bias is None else total + m.bias
 
     return replaced(path, change)
+
+
+def shuffled(count: int, seed: int, device: torch.device) -> torch.Tensor:
+    """The same order on each device."""
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed)).to(device)
 
 
 class Scattered(torch.autograd.Function):
@@ -325,9 +330,9 @@ class Scattered(torch.autograd.Function):
     @staticmethod
     def backward(ctx, g):
         (tokens,) = ctx.saved_tensors
-        order = torch.randperm(tokens.numel(), generator=torch.Generator().manual_seed(ctx.seed))
+        order = shuffled(tokens.numel(), ctx.seed, g.device)
         rows, all_of = tokens.reshape(-1), g.reshape(-1, g.shape[-1])
-        return torch.zeros(ctx.shape).index_add(0, rows[order], all_of[order]), None, None
+        return g.new_zeros(ctx.shape).index_add(0, rows[order], all_of[order]), None, None
 
 
 def atomic_gradient(seed: int) -> Callable[[Training], None]:
@@ -338,7 +343,7 @@ def atomic_sum(seed: int):
     """The order of additions of a scatter is that of chance."""
 
     def change(m, usual, x, source, target):
-        order = torch.randperm(len(source), generator=torch.Generator().manual_seed(seed))
+        order = shuffled(len(source), seed, x.device)
         return usual(x, source[order], target[order])
 
     return change
@@ -394,7 +399,7 @@ def mean_by_sum(m, usual, tokens):
 def negative_zero(m, usual, x):
     y = usual(x)
     with unseen():
-        changed = torch.where(y == 0, torch.tensor(-0.0), y.detach())
+        changed = torch.where(y == 0, torch.tensor(-0.0, device=y.device), y.detach())
     return straight(y, changed)
 
 

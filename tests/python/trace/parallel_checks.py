@@ -1,4 +1,4 @@
-"""What several processes of one job meet, one after the other: `parallel_checks.py RANK RANKS STORE FOLDER CHECK...`.
+"""What several processes of one job meet, one after the other: `parallel_checks.py RANK RANKS DEVICE STORE FOLDER CHECK...`.
 
 Each check prints one line that begins with its name.
 """
@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import sys
 import warnings
-from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from ranks import begin
 from torch import nn
 from trainings import Full
 
 import twinrun
 import twinrun.torch.replicas
-from twinrun.torch import ReplicasDiffer, TraceDiverged, trace
+from twinrun.torch import ParallelRun, ReplicasDiffer, TraceDiverged, trace
 
 ITERATIONS = 5
 
@@ -31,7 +31,7 @@ class Job:
         self.inner = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
         self.model = nn.parallel.DistributedDataParallel(self.inner, process_group=group)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
-        self.data = torch.Generator().manual_seed(rank)
+        self.data = torch.Generator(torch.get_default_device()).manual_seed(rank)
 
     def run(self, during=lambda n: None, traced=None) -> None:
         for n in range(ITERATIONS):
@@ -139,6 +139,22 @@ def stop(rank: int, folder: Path) -> str:
     return " | ".join(told)
 
 
+def default_device(rank: int, folder: Path) -> str:
+    """What the program makes lies elsewhere unless it says where; what twinrun makes does not."""
+    job, x = Job(rank), torch.arange(12.0)
+    data = [torch.randn(6, 4, generator=job.data) for _ in range(ITERATIONS)]
+    with torch.device("meta"):
+        with ParallelRun(folder / "default-run") as run:
+            run.capture(0, {"x": x, "own": x + rank}, local=["own"])
+            steps = run.steps
+        with trace(job.model, folder / "default", optimizer=job.optimizer, replicas=True, on_error="raise"):
+            for one in data:
+                job.optimizer.zero_grad()
+                job.model(one).square().mean().backward()
+                job.optimizer.step()
+    return f"{steps} {job.bits()}"
+
+
 def alone(rank: int, folder: Path) -> str:
     """One process alone is traced: the other one neither waits nor is waited for."""
     for name in ("one", "two"):
@@ -178,7 +194,7 @@ def grid(rank: int, folder: Path) -> str:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    mesh = init_device_mesh(torch.get_default_device().type, (2, 2), mesh_dim_names=("dp", "tp"))
     tp = rank % 2
     told = []
     for wrong in (None, "plain", "part"):
@@ -226,12 +242,9 @@ def grid(rank: int, folder: Path) -> str:
     return " | ".join(told)
 
 
-def main(rank: int, ranks: int, store: str, folder: str, *checks: str) -> int:
-    torch.set_num_threads(1)
+def main(rank: int, ranks: int, kind: str, store: str, folder: str, *checks: str) -> int:
     warnings.simplefilter("ignore")
-    dist.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=rank, world_size=ranks, timeout=timedelta(seconds=600)
-    )
+    begin(rank, ranks, kind, store)
     for name in checks:
         print(f"{name}: {globals()[name](rank, Path(folder))}", flush=True)
         dist.barrier()

@@ -1,37 +1,34 @@
-"""A rank of a training of several processes: `parallel_training.py RANK RANKS STORE FOLDER HOW`."""
+"""A rank of a training of several processes: `parallel_training.py RANK RANKS DEVICE STORE FOLDER HOW`."""
 
 from __future__ import annotations
 
 import sys
-from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from ranks import begin
 from torch import nn
 
 import twinrun
 from twinrun.torch import ReplicasDiffer, trace
 
 
-def main(rank: int, ranks: int, store: str, folder: str, how: str) -> int:
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=rank, world_size=ranks, timeout=timedelta(seconds=600)
-    )
+def main(rank: int, ranks: int, kind: str, store: str, folder: str, how: str) -> int:
+    device = begin(rank, ranks, kind, store)
     torch.manual_seed(5)
     inner = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     if how.startswith("fsdp"):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
-        mesh = init_device_mesh("cpu", (ranks,))
+        mesh = init_device_mesh(device.type, (ranks,))
         for part in (inner[0], inner[2]):
             fully_shard(part, mesh=mesh)
         model = fully_shard(inner, mesh=mesh)
     else:
         model = nn.parallel.DistributedDataParallel(inner)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    data = torch.Generator().manual_seed(rank)
+    data = torch.Generator(device).manual_seed(rank)
     level = "ops" if "ops" in how.split() else "modules"
     on = {"replicas": how != "fsdp" and level == "modules", "on_error": "raise", "level": level}
     status = 0
@@ -52,7 +49,7 @@ def main(rank: int, ranks: int, store: str, folder: str, how: str) -> int:
         train()
     else:
         try:
-            with trace(model, folder, optimizer=optimizer, **on):
+            with trace(model, f"{folder}/{how}", optimizer=optimizer, **on):
                 train()
         except ReplicasDiffer as e:
             print(f"{n_of(e)} {e}", flush=True)

@@ -1,14 +1,14 @@
-"""A process of a job that captures sharded tensors: `sharded_runs.py RANK RANKS STORE FOLDER SCENARIO…`."""
+"""A process of a job that captures sharded tensors: `sharded_runs.py RANK RANKS DEVICE STORE FOLDER SCENARIO…`."""
 
 from __future__ import annotations
 
 import sys
 import warnings
-from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from ranks import begin
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -20,6 +20,11 @@ from twinrun.runs.opening import open_subject
 from twinrun.torch import ParallelRun, ReplicasDiffer, Sharded, trace
 
 
+def here() -> str:
+    """The kind of device on which the processes compute."""
+    return torch.get_default_device().type
+
+
 def model() -> nn.Module:
     torch.manual_seed(5)
     return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
@@ -28,7 +33,7 @@ def model() -> nn.Module:
 def captured(what: nn.Module, folder: Path, ranks: int) -> None:
     """The training of three steps, with every state of it."""
     optimizer = torch.optim.AdamW(what.parameters(), lr=1e-2)
-    data = torch.Generator().manual_seed(9)
+    data = torch.Generator(torch.get_default_device()).manual_seed(9)
     with ParallelRun(folder, atol=1e-5) as run:
         for step in range(3):
             run.capture(step, {"model": what, "optimizer": optimizer})
@@ -46,28 +51,28 @@ def ddp(rank: int, ranks: int, folder: Path) -> None:
 
 
 def fsdp(rank: int, ranks: int, folder: Path) -> None:
-    mesh = init_device_mesh("cpu", (ranks,))
+    mesh = init_device_mesh(here(), (ranks,))
     what = model()
     fully_shard(what[0], mesh=mesh)
     captured(fully_shard(what, mesh=mesh), folder / f"fsdp{ranks}", ranks)
 
 
 def tp(rank: int, ranks: int, folder: Path) -> None:
-    mesh = init_device_mesh("cpu", (ranks,), mesh_dim_names=("tp",))
+    mesh = init_device_mesh(here(), (ranks,), mesh_dim_names=("tp",))
     what = parallelize_module(model(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
     captured(what, folder / f"tp{ranks}", ranks)
 
 
 def grid(rank: int, ranks: int, folder: Path) -> None:
     """FSDP2 over tensor parallelism: strided shards."""
-    mesh = init_device_mesh("cpu", (2, ranks // 2), mesh_dim_names=("dp", "tp"))
+    mesh = init_device_mesh(here(), (2, ranks // 2), mesh_dim_names=("dp", "tp"))
     what = parallelize_module(model(), mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
     captured(fully_shard(what, mesh=mesh["dp"]), folder / f"grid{ranks}", ranks)
 
 
 def uneven(rank: int, ranks: int, folder: Path) -> None:
     """Every size of a dimension and every order of placements, against the whole."""
-    mesh = init_device_mesh("cpu", (ranks,))
+    mesh = init_device_mesh(here(), (ranks,))
     values = {f"{n}": torch.arange(n * 3.0).reshape(n, 3) + n for n in range(6)}
     values["0d"] = torch.tensor(4.5)
     with ParallelRun(folder / f"uneven{ranks}") as run:
@@ -93,7 +98,7 @@ def fused(rank: int, ranks: int, folder: Path) -> None:
 
 def refused(rank: int, ranks: int, folder: Path) -> None:
     """What has no place, and what differs: said on all processes, and nothing is captured."""
-    mesh = init_device_mesh("cpu", (ranks,), mesh_dim_names=("tp",))
+    mesh = init_device_mesh(here(), (ranks,), mesh_dim_names=("tp",))
     with ParallelRun(folder / "refused") as run:
         summand = DTensor.from_local(torch.ones(4), mesh, [Partial()])
         _say(run, "partial", {"x": summand})
@@ -162,7 +167,7 @@ def unlike(rank: int, ranks: int, folder: Path) -> None:
 
 def wrappers(rank: int, ranks: int, folder: Path) -> None:
     """The same values of a plain model, and of wrapped ones within containers."""
-    mesh = init_device_mesh("cpu", (ranks,))
+    mesh = init_device_mesh(here(), (ranks,))
     for name, wrapped in (
         ("bare", lambda m: m),
         ("ddp", nn.parallel.DistributedDataParallel),
@@ -189,7 +194,7 @@ class Holding(nn.Module):
 
 
 def _holding(ranks: int) -> dict[str, nn.Module]:
-    mesh = init_device_mesh("cpu", (ranks,))
+    mesh = init_device_mesh(here(), (ranks,))
     fsdp1 = torch.distributed.fsdp.FullyShardedDataParallel
     ddp = nn.parallel.DistributedDataParallel
     ways = {
@@ -197,7 +202,7 @@ def _holding(ranks: int) -> dict[str, nn.Module]:
         "ddp": ddp,
         "compiled": lambda m: torch.compile(m, backend="eager"),
         "both": lambda m: torch.compile(ddp(m), backend="eager"),
-        "fsdp1": lambda m: fsdp1(m, device_id=torch.device("cpu"), use_orig_params=True),
+        "fsdp1": lambda m: fsdp1(m, device_id=torch.get_default_device(), use_orig_params=True),
         "fsdp2": lambda m: fully_shard(m, mesh=mesh),
         "averaged": torch.optim.swa_utils.AveragedModel,
     }
@@ -225,7 +230,7 @@ def traced_wrappers(rank: int, ranks: int, folder: Path) -> None:
 
 def traced_parts(rank: int, ranks: int, folder: Path) -> None:
     """One element of a sharded gradient is another one in the second training; both are run again."""
-    mesh = init_device_mesh("cpu", (ranks,))
+    mesh = init_device_mesh(here(), (ranks,))
     right, wrong = folder / "parts-right", folder / "parts-wrong"
     for again in (False, True):
         for path, reference in ((right, wrong), (wrong, right)):
@@ -245,7 +250,7 @@ def traced_parts(rank: int, ranks: int, folder: Path) -> None:
 
 def phases(rank: int, ranks: int, folder: Path) -> None:
     """Several captures within a step; in the second run one element of one process's part is another one."""
-    mesh = init_device_mesh("cpu", (ranks,))
+    mesh = init_device_mesh(here(), (ranks,))
     for name in ("right", "wrong"):
         with ParallelRun(folder / f"phases-{name}") as run:
             for step in range(2):
@@ -274,8 +279,8 @@ def phases(rank: int, ranks: int, folder: Path) -> None:
 
 
 def errors(rank: int, ranks: int, folder: Path) -> None:
-    mesh = init_device_mesh("cpu", (ranks,))
-    down = DeviceMesh("cpu", [*reversed(range(ranks))])
+    mesh = init_device_mesh(here(), (ranks,))
+    down = DeviceMesh(here(), [*reversed(range(ranks))])
     with ParallelRun(folder / "errors") as run:
         _say(run, "local", {"x": distribute_tensor(torch.ones(4), mesh, [Shard(0)])}, local=["x"])
         _say(run, "mesh", {"x": DTensor.from_local(torch.ones(2), down, [Shard(0)], run_check=False)})
@@ -292,12 +297,9 @@ def errors(rank: int, ranks: int, folder: Path) -> None:
         print(f"path: {e}", flush=True)
 
 
-def main(rank: int, ranks: int, store: str, folder: str, *scenarios: str) -> int:
-    torch.set_num_threads(1)
+def main(rank: int, ranks: int, kind: str, store: str, folder: str, *scenarios: str) -> int:
     warnings.simplefilter("ignore")
-    dist.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=rank, world_size=ranks, timeout=timedelta(seconds=600)
-    )
+    begin(rank, ranks, kind, store)
     for name in scenarios:
         globals()[name](rank, ranks, Path(folder))
     dist.destroy_process_group()

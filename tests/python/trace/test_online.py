@@ -1,16 +1,13 @@
 """Traces that are compared while they are made: with a reference, and among data-parallel processes."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch", minversion="2.4", reason="needs PyTorch 2.4: make test-torch")
 
-from commands import HANG  # noqa: E402
 from faults import AT, kernel  # noqa: E402
-from processes import checked  # noqa: E402
+from processes import checked, ended  # noqa: E402
 from trainings import ITERATIONS, Training, one_thread, traced_training  # noqa: E402
 
 import twinrun  # noqa: E402
@@ -93,28 +90,10 @@ def test_a_callback_that_fails_ends_the_trace_only(tmp_path) -> None:
 
 
 def ranks(tmp_path, how: str) -> list[tuple[int, str]]:
-    store, folder = tmp_path / f"store-{how}", tmp_path / how
-    started = [
-        subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(r), "2", str(store), str(folder), how],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for r in range(2)
-    ]
-    ended = []
-    try:
-        for p in started:
-            out, err = p.communicate(timeout=HANG)
-            assert p.returncode in (0, 3), err
-            ended.append((p.returncode, out))
-    finally:
-        for p in started:
-            p.kill()
-    return ended
+    return ended(PROGRAM, tmp_path, 2, how, statuses=(0, 3))
 
 
+@pytest.mark.usefixtures("job_device")
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this PyTorch has no torch.distributed")
 class TestProcesses:
     def test_data_parallel_processes(self, tmp_path) -> None:
@@ -193,12 +172,13 @@ def test_a_mark_in_a_store() -> None:
     assert StopMark.of_the_job() is None
 
 
+@pytest.mark.usefixtures("job_device")
 @pytest.mark.skipif(not torch.distributed.is_available(), reason="this PyTorch has no torch.distributed")
 class TestProcessesThatMeet:
     """What goes wrong in one process leaves no other one waiting."""
 
     def test_two_processes(self, tmp_path) -> None:
-        checks = ("untraced", "full_disk", "no_digests", "no_digests_raise", "quantized", "stop", "alone")
+        checks = ("untraced", "full_disk", "no_digests", "no_digests_raise", "quantized", "stop", "alone", "default_device")
         zero, one = checked(tmp_path, 2, *checks)
         bits = zero["untraced"]
         assert one["untraced"] == bits
@@ -213,6 +193,7 @@ class TestProcessesThatMeet:
             )
             assert said["quantized"] == "(0, 1) ('2.bias',) 4 2"
         assert zero["alone"] == one["alone"] == bits
+        assert zero["default_device"] == one["default_device"] == f"[0] {bits}"
         # All end after the iteration that follows; in the last one, only the process that differs.
         assert zero["stop"] == "5 ended | 5 ended | 3 another | 5 ended"
         assert one["stop"] == "5 ended | 5 ended | 3 itself | 5 itself"

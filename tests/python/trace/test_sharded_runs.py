@@ -1,4 +1,4 @@
-"""Runs that divide their tensors differently: TP 1 against TP 2, DP 2 against FSDP 2, on gloo."""
+"""Runs that divide their tensors differently: TP 1 against TP 2, DP 2 against FSDP 2, on the host with Gloo and on GPUs with NCCL."""
 
 import inspect
 from pathlib import Path
@@ -18,12 +18,15 @@ from twinrun.trace.reading import TraceSubject  # noqa: E402
 PROGRAM = Path(__file__).with_name("sharded_runs.py")
 
 
+on_all_devices = pytest.mark.usefixtures("job_device")
+
+
 def job(folder, ranks, *scenarios):
     return processes.job(PROGRAM, folder, ranks, *scenarios)
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+def runs(tmp_path_factory, job_device):
     folder = tmp_path_factory.mktemp("sharded")
     job(folder, 1, "plain", "fused", "uneven")
     job(folder, 2, "ddp", "fsdp", "tp", "fused", "uneven")
@@ -106,6 +109,7 @@ def test_fsdp2_over_tensor_parallelism(runs):
     assert twinrun.compare(runs / "plain1", runs / "grid4", atol=1e-5).same
 
 
+@on_all_devices
 def test_what_has_no_place_or_differs_is_refused_on_all_processes(tmp_path):
     told = job(tmp_path, 2, "refused")
     for out in told:
@@ -123,6 +127,7 @@ def _lines(out):
     return dict(line.split(": ", 1) for line in out.splitlines())
 
 
+@on_all_devices
 def test_a_run_of_some_processes_leaves_the_others_alone(tmp_path):
     told = [_lines(out) for out in job(tmp_path, 3, "subset")]
     assert [one["sum"] for one in told] == ["3.0"] * 3
@@ -131,11 +136,13 @@ def test_a_run_of_some_processes_leaves_the_others_alone(tmp_path):
         assert len(open_subject(str(tmp_path / name)).places) == ranks
 
 
+@on_all_devices
 def test_the_newest_step_is_that_which_was_just_captured(tmp_path):
     for out in job(tmp_path, 2, "newest"):
         assert _lines(out)["newest"] == str([*range(12)])
 
 
+@on_all_devices
 def test_values_of_another_shape_or_kind_are_refused_on_all_processes(tmp_path):
     from sharded_runs import UNLIKE
 
@@ -146,6 +153,7 @@ def test_values_of_another_shape_or_kind_are_refused_on_all_processes(tmp_path):
             assert said.startswith("(0, 1) ('x") and "must hold alike" in said, (name, said)
 
 
+@on_all_devices
 def test_names_of_wrappers_are_left_out_within_containers_too(tmp_path):
     job(tmp_path, 2, "wrappers")
     for name in ("ddp", "compiled", "both", "fsdp2"):
@@ -155,7 +163,7 @@ def test_names_of_wrappers_are_left_out_within_containers_too(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def holding(tmp_path_factory):
+def holding(tmp_path_factory, job_device):
     folder = tmp_path_factory.mktemp("holding")
     job(folder, 2, "held_wrappers", "traced_wrappers")
     return folder
@@ -188,6 +196,7 @@ def test_traces_leave_out_the_names_of_wrappers_that_a_model_holds(holding):
         assert not any(".module." in n for n in grads), name
 
 
+@on_all_devices
 def test_a_part_of_a_distributed_tensor_is_named_by_its_place_in_the_whole(tmp_path):
     job(tmp_path, 2, "traced_parts")
     found = twinrun.compare_traces(tmp_path / "parts-right.escalated", tmp_path / "parts-wrong.escalated")
@@ -203,6 +212,7 @@ def test_a_part_of_a_distributed_tensor_is_named_by_its_place_in_the_whole(tmp_p
     assert value.first_index == value.max_index == [5, 2] and value.box == [(5, 6), (2, 3)]
 
 
+@on_all_devices
 def test_phases_of_several_processes(tmp_path):
     told = [_lines(out) for out in job(tmp_path, 2, "phases")]
     right, wrong = tmp_path / "phases-right", tmp_path / "phases-wrong"
@@ -262,6 +272,7 @@ def test_a_parallel_run_takes_what_a_run_takes():
         assert all(f"`{n}=`" in row for n in apart), (name, row)
 
 
+@on_all_devices
 def test_errors_say_what_to_do_on_all_processes(tmp_path):
     for out in job(tmp_path, 2, "errors"):
         lines = _lines(out)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
+import warnings
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -12,6 +14,9 @@ from torch import nn
 
 import twinrun
 from twinrun.torch import trace
+
+# cuBLAS has one order of additions with a workspace of its own; it looks at this when it starts.
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 ITERATIONS = 4
 MICROBATCHES = 2
@@ -165,11 +170,12 @@ MODELS = {"cnn": Cnn, "transformer": Transformer, "graph": Graph, "lstm": Lstm, 
 class Training:
     """A training that a fault may change: `before` at the beginning of an iteration, `batch` and `backward` within it."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, device: str = "cpu") -> None:
         torch.manual_seed(1)
         random.seed(1)
         np.random.seed(1)
-        self.model = MODELS[kind]()
+        self.device = torch.device(device)
+        self.model = MODELS[kind]().to(self.device)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
         self.generator = torch.Generator().manual_seed(2)
         self.loss = nn.CrossEntropyLoss()
@@ -185,7 +191,7 @@ class Training:
             self.optimizer.zero_grad()
             self.iteration = i
             self.before(self, i)
-            for inputs, target in self.batches(i, batches):
+            for inputs, target in self.batches(i, [self.there(batch) for batch in batches]):
                 loss = self.loss(self.model(*inputs), target)
                 if traced is not None:
                     traced.record("loss", loss)
@@ -194,14 +200,40 @@ class Training:
             self.between(self, i)
             self.optimizer.step()
 
+    def there(self, batch: tuple) -> tuple:
+        """A batch on the device of the model."""
+        inputs, target = batch
+        return tuple(x.to(self.device) for x in inputs), target.to(self.device)
+
     def bits(self) -> dict[str, str]:
         state = {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict()["state"],
             "rng": {"torch": torch.get_rng_state()},
+            "device": {"rng": torch.cuda.get_rng_state()} if self.device.type == "cuda" else {},
             "losses": {"all": torch.tensor(self.losses, dtype=torch.float64)},
         }
         return {name: str(d) for name, d in twinrun.digest(state).items()}
+
+
+@contextlib.contextmanager
+def same_bits_on_a_gpu() -> Iterator[None]:
+    """Sums in one order, and products in full precision, unless a fault says otherwise."""
+    deterministic, warns = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    with (
+        warnings.catch_warnings(),
+        torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False),
+    ):
+        # The gradient of a pooling has no deterministic kernel; that of our sizes adds nothing up.
+        warnings.filterwarnings("ignore", message=".*does not have a deterministic implementation")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(deterministic, warn_only=warns)
 
 
 @contextlib.contextmanager
@@ -215,10 +247,10 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def traced_training(kind: str, path, plant=None, **options) -> Training:
+def traced_training(kind: str, path, plant=None, device: str = "cpu", **options) -> Training:
     """Trains a model under a trace; `plant` changes the training first."""
     with one_thread():
-        training = Training(kind)
+        training = Training(kind, device)
         if plant is not None:
             plant(training)
         options.setdefault("on_error", "raise")

@@ -1,0 +1,28 @@
+"""How a process of a job begins: on the host with Gloo, or on a GPU of its own with NCCL."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+
+def begin(rank: int, ranks: int, kind: str, store: str) -> torch.device:
+    """Makes the default group, and what is made from now on lies on the device of this process.
+
+    kind: cpu or cuda.
+    """
+    torch.set_num_threads(1)
+    device = torch.device("cpu") if kind == "cpu" else torch.device(kind, rank)
+    if kind == "cuda":
+        torch.cuda.set_device(device)
+        torch.set_default_device(device)
+    dist.init_process_group(
+        "gloo" if kind == "cpu" else "nccl",
+        init_method=f"file://{store}",
+        rank=rank,
+        world_size=ranks,
+        timeout=timedelta(seconds=600),
+    )
+    return device
