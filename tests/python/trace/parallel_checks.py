@@ -5,13 +5,14 @@ Each check prints one line that begins with its name.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import warnings
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from ranks import begin
+from ranks import begin, here
 from torch import nn
 from trainings import Full
 
@@ -141,18 +142,25 @@ def stop(rank: int, folder: Path) -> str:
 
 def default_device(rank: int, folder: Path) -> str:
     """What the program makes lies elsewhere unless it says where; what twinrun makes does not."""
-    job, x = Job(rank), torch.arange(12.0)
-    data = [torch.randn(6, 4, generator=job.data) for _ in range(ITERATIONS)]
-    with torch.device("meta"):
-        with ParallelRun(folder / "default-run") as run:
-            run.capture(0, {"x": x, "own": x + rank}, local=["own"])
-            steps = run.steps
-        with trace(job.model, folder / "default", optimizer=job.optimizer, replicas=True, on_error="raise"):
+    x = torch.arange(12.0)
+    with torch.device("meta"), ParallelRun(folder / "default-run") as run:
+        run.capture(0, {"x": x, "own": x + rank}, local=["own"])
+        steps = run.steps
+    bits = []
+    for traced in (False, True):
+        job = Job(rank)
+        optimizer = torch.optim.SGD(job.model.parameters(), lr=0.1)  # AdamW's own counters follow the default
+        data = [torch.randn(6, 4, generator=job.data) for _ in range(ITERATIONS)]
+        with torch.device("meta"), contextlib.ExitStack() as stack:
+            if traced:
+                on = {"optimizer": optimizer, "replicas": True, "on_error": "raise"}
+                stack.enter_context(trace(job.model, folder / "default", **on))
             for one in data:
-                job.optimizer.zero_grad()
+                optimizer.zero_grad()
                 job.model(one).square().mean().backward()
-                job.optimizer.step()
-    return f"{steps} {job.bits()}"
+                optimizer.step()
+        bits.append(job.bits())
+    return f"{steps} {bits[0] == bits[1]}"
 
 
 def alone(rank: int, folder: Path) -> str:
@@ -194,7 +202,7 @@ def grid(rank: int, folder: Path) -> str:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-    mesh = init_device_mesh(torch.get_default_device().type, (2, 2), mesh_dim_names=("dp", "tp"))
+    mesh = init_device_mesh(here(), (2, 2), mesh_dim_names=("dp", "tp"))
     tp = rank % 2
     told = []
     for wrong in (None, "plain", "part"):

@@ -26,3 +26,8 @@ def begin(rank: int, ranks: int, kind: str, store: str) -> torch.device:
         timeout=timedelta(seconds=600),
     )
     return device
+
+
+def here() -> str:
+    """The kind of device on which the processes compute."""
+    return torch.get_default_device().type

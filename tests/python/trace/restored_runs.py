@@ -1,4 +1,4 @@
-"""A process of a job that goes on from a captured step: `restored_runs.py RANK RANKS STORE FOLDER SCENARIO...`.
+"""A process of a job that goes on from a captured step: `restored_runs.py RANK RANKS DEVICE STORE FOLDER SCENARIO...`.
 
 A scenario is the name of a function, and what it is given: `train:fsdp`.
 """
@@ -9,13 +9,13 @@ import os
 import sys
 import warnings
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from ranks import begin, here
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -65,13 +65,13 @@ def made(kind: str, ranks: int, seed: int) -> nn.Module:
     if kind == "ddp":
         return nn.parallel.DistributedDataParallel(what)
     if kind == "fsdp":
-        mesh = init_device_mesh("cpu", (ranks,))
+        mesh = init_device_mesh(here(), (ranks,))
         fully_shard(what.body, mesh=mesh)
         return fully_shard(what, mesh=mesh)
     if kind == "tp":
-        return parallelize_module(what, init_device_mesh("cpu", (ranks,)), _plan())
+        return parallelize_module(what, init_device_mesh(here(), (ranks,)), _plan())
     if kind == "grid":
-        mesh = init_device_mesh("cpu", (2, ranks // 2), mesh_dim_names=("dp", "tp"))
+        mesh = init_device_mesh(here(), (2, ranks // 2), mesh_dim_names=("dp", "tp"))
         return fully_shard(parallelize_module(what, mesh["tp"], _plan()), mesh=mesh["dp"])
     return what
 
@@ -90,10 +90,10 @@ class Training:
             self.optimizer = torch.optim.AdamW(parameters, lr=1e-2, amsgrad=how == "amsgrad")
         self.scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, 10)
         self.counts = {"step": 0, "losses": [0.0, 0.0], "name": "training"}
-        self.data = torch.Generator().manual_seed(9)
+        self.data = torch.Generator(torch.get_default_device()).manual_seed(9)
 
     def state(self) -> dict[str, Any]:
-        self.rng = torch.get_rng_state()
+        self.rng = torch.cuda.get_rng_state() if here() == "cuda" else torch.get_rng_state()
         self.seen = self.data.get_state()
         return {
             "model": self.model, "optimizer": self.optimizer, "scheduler": self.scheduler, "counts": self.counts,
@@ -103,7 +103,7 @@ class Training:
     def restored(self, run: ParallelRun, step: int, leave: tuple[str, ...] = (), **options: Any) -> None:
         fields = {name: one for name, one in self.state().items() if name not in leave}
         run.restore(step, fields, local=[n for n in LOCAL if n in fields], **options)
-        torch.set_rng_state(self.rng)
+        (torch.cuda if here() == "cuda" else torch).set_rng_state(self.rng)
         self.data.set_state(self.seen)
 
     def step(self) -> None:
@@ -185,8 +185,8 @@ def _divided(t: torch.Tensor, mesh: Any, placement: Any) -> DTensor:
 
 def kinds(rank: int, ranks: int, folder: Path) -> None:
     """Values of every type, placement and layout, into others of the same type."""
-    mesh = init_device_mesh("cpu", (ranks,))
-    random = torch.Generator().manual_seed(3)
+    mesh = init_device_mesh(here(), (ranks,))
+    random = torch.Generator(torch.get_default_device()).manual_seed(3)
     types = (
         torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.complex128, torch.int64,
         torch.int8, torch.uint8, torch.bool, torch.float8_e4m3fn, torch.uint16,
@@ -252,7 +252,7 @@ def fused(rank: int, ranks: int, folder: Path) -> None:
 def refused(rank: int, ranks: int, folder: Path) -> None:
     """What cannot be restored is said on all processes, and nothing is written."""
     path = folder / "refused"
-    mesh = init_device_mesh("cpu", (ranks,))
+    mesh = init_device_mesh(here(), (ranks,))
     with ParallelRun(path) as run:
         own = {"own": torch.full((2,), float(rank))}
         run.capture(0, {"x": torch.ones(4), "text": "a", "n": 3, **own}, local=["own"])
@@ -330,7 +330,7 @@ def _read_only() -> np.ndarray:
 def damaged(rank: int, ranks: int, folder: Path) -> None:
     """A bit of one part fell over on storage; also where the time of the file does not tell."""
     path = folder / "damaged"
-    mesh = init_device_mesh("cpu", (ranks,))
+    mesh = init_device_mesh(here(), (ranks,))
     values = torch.arange(40.0).reshape(10, 4)
     with ParallelRun(path) as run:
         run.capture(0, {"x": distribute_tensor(values, mesh, [Shard(0)])})
@@ -338,7 +338,7 @@ def damaged(rank: int, ranks: int, folder: Path) -> None:
     if rank == 0:
         file = path / "step-0000000000" / "rank-00001.data"
         data = bytearray(file.read_bytes())
-        at = data.find(values[7:8].numpy().tobytes())
+        at = data.find(values[7:8].cpu().numpy().tobytes())
         assert at >= 0
         data[at + 5] ^= 1
         before = file.stat()
@@ -374,12 +374,9 @@ def _say(what: str, attempt: Callable[[], Any]) -> None:
         print(f"{what}: {type(e).__name__}: {e}", flush=True)
 
 
-def main(rank: int, ranks: int, store: str, folder: str, *scenarios: str) -> int:
-    torch.set_num_threads(1)
+def main(rank: int, ranks: int, kind: str, store: str, folder: str, *scenarios: str) -> int:
     warnings.simplefilter("ignore")
-    dist.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=rank, world_size=ranks, timeout=timedelta(seconds=600)
-    )
+    begin(rank, ranks, kind, store)
     for scenario in scenarios:
         name, *given = scenario.split(":")
         globals()[name](rank, ranks, Path(folder), *given)

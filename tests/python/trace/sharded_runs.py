@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from ranks import begin
+from ranks import begin, here
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -18,11 +18,6 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 import twinrun
 from twinrun.runs.opening import open_subject
 from twinrun.torch import ParallelRun, ReplicasDiffer, Sharded, trace
-
-
-def here() -> str:
-    """The kind of device on which the processes compute."""
-    return torch.get_default_device().type
 
 
 def model() -> nn.Module:

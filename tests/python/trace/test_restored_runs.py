@@ -20,7 +20,7 @@ LAST = 5
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+def runs(tmp_path_factory, job_device):
     folder = tmp_path_factory.mktemp("restored")
     for number in {ranks for _, ranks, _ in TRAININGS}:
         of_number = [f"{kind}:{how}" for kind, ranks, how in TRAININGS if ranks == number]
@@ -82,7 +82,7 @@ def test_fields_are_loaded_whole_on_every_process(runs):
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory):
+def small(tmp_path_factory, job_device):
     """What each process of one job said."""
     folder = tmp_path_factory.mktemp("small")
     told = [lines(out) for out in processes.job(PROGRAM, folder, 2, "kinds", "fused", "damaged", "refused")]
