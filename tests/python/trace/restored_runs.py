@@ -83,11 +83,11 @@ class Training:
         self.model = made(kind, ranks, seed)
         parameters = self.model.parameters()
         if how == "sgd":
-            self.optimizer: Any = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+            self.optimizer: Any = torch.optim.SGD(parameters, lr=0.1, momentum=0.9, foreach=False)
         elif how == "plain":
-            self.optimizer = torch.optim.SGD(parameters, lr=0.1)
+            self.optimizer = torch.optim.SGD(parameters, lr=0.1, foreach=False)
         else:
-            self.optimizer = torch.optim.AdamW(parameters, lr=1e-2, amsgrad=how == "amsgrad")
+            self.optimizer = torch.optim.AdamW(parameters, lr=1e-2, amsgrad=how == "amsgrad", foreach=False)
         self.scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, 10)
         self.counts = {"step": 0, "losses": [0.0, 0.0], "name": "training"}
         self.data = torch.Generator(torch.get_default_device()).manual_seed(9)
