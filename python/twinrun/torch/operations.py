@@ -57,6 +57,7 @@ _FILLED = {"rrelu_with_noise": {"noise"}, "rrelu_with_noise_": {"noise"}}
 _COLLECTIVES = {"c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem"}
 _LATER = {"fsdp.all_gather_copy_in"}  # what it gives has room for what other processes send
 _PASSED = {"detach", "alias", "_record_function_enter_new", "_record_function_exit", "_record_function_enter"}
+_SCALARS = {bool, int, float, str, type(None)}
 # Operations that leave what they take as it is. A schema does not always tell: that of
 # `native_batch_norm` does not say that it writes the running mean. PyTorch's core operations and
 # those of single elements do tell, and these are known.
@@ -345,7 +346,7 @@ class OperationMode(TorchDispatchMode):
         if not in_backward():
             return
         known = self._guard.thread.given
-        memory = {memory_of(t) for t in tensors_of(result)}
+        memory = {memory_of(t) for t in ((result,) if type(result) is torch.Tensor else tensors_of(result))}
         if has_values:
             known |= memory
         else:
@@ -361,6 +362,9 @@ def operands(named: dict[str, Any]) -> tuple[dict[str, torch.Tensor], list[tuple
     tensors: dict[str, torch.Tensor] = {}
     plain: list[tuple[str, str]] = []
     for name, value in named.items():
+        if type(value) in _SCALARS:
+            plain.append((name, repr(value)))
+            continue
         if is_plain(value) and name not in tensors:  # most of them
             tensors[name] = value
             continue
