@@ -74,8 +74,8 @@ TEST(RankSteps, AreWhatWasPutThere) {
             steps.erase(step);
             expected.erase(step);
         } else {
-            const RankStep entry =
-                what < 40 ? plain(step, static_cast<std::uint32_t>(what % 3)) : other(step, static_cast<int>(what) - 40);
+            const RankStep entry = what < 40 ? plain(step, static_cast<std::uint32_t>(what % 3))
+                                             : other(step, static_cast<int>(what) - 40);
             steps.put(step, entry);
             expected[step] = entry;
         }
