@@ -98,7 +98,7 @@ class RecordSession : public ::testing::Test {
                 EXPECT_NE(r.difference, kNoBase);
                 ChangingState state(sizes);
                 Journal journal;
-                journal.steps[step.step] = {step.folder, r};
+                journal.steps.put(step.step, {step.folder, r});
                 const auto restored = restore_step({{path, journal}}, step.step, state.list());
                 EXPECT_TRUE(restored) << restored.error().message;
                 EXPECT_TRUE(!restored || state.is(step.step, static_cast<int>(r.rank), attempt))

@@ -54,7 +54,7 @@ class SessionMishaps : public FolderTest {
                 if (!metadata || r.data.empty()) continue;
                 std::vector<double> values((*metadata)->directory().fields[0].items());
                 Journal journal;
-                journal.steps[step.step] = {step.folder, r};
+                journal.steps.put(step.step, {step.folder, r});
                 const auto restored = restore_step({{path, journal}}, step.step, {field(values, -1)});
                 EXPECT_TRUE(restored) << restored.error().message;
                 for (const double value : values) {

@@ -61,7 +61,7 @@ class SessionTest : public FolderTest {
                 const int rank = static_cast<int>(r.rank);
                 State state(sizes);
                 Journal journal;
-                journal.steps[step.step] = {step.folder, r};
+                journal.steps.put(step.step, {step.folder, r});
                 if (with_data && !r.data.empty()) {
                     const auto restored = restore_step({{path, journal}}, step.step, state.list());
                     EXPECT_TRUE(restored) << restored.error().message;

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..markup import render
-from ..trace.words import verdict_text
+from ..trace.words import later_text, verdict_text
 from ..words import number
 from .charts import Picture, heat_map
 from .document import write_whole
@@ -31,6 +31,7 @@ _STATES = {
     "only in a": OPEN,
     "only in b": OPEN,
     "not known": OPEN,
+    "not all compared": OPEN,
 }
 _LINES, _MOST_LINES = 12, 200
 _ROWS = 60  # of a table
@@ -76,7 +77,8 @@ def _passed(p: Passed, here: Site) -> tuple[str, bool]:
     role = "" if p.role == "value" else f" ({'generator' if p.role == 'rng' else p.role})"
     form = "" if p.form.startswith("python") else f": {p.form}"
     came = f", from {_producer(p.producer, here)}" if p.producer is not None else ""
-    return f"{p.name}{role}{form}{came}", p.differs
+    left = f", not compared: {p.not_compared}" if p.not_compared else ""
+    return f"{p.name}{role}{form}{came}{left}", p.differs
 
 
 def _few(values: list[tuple[str, bool]]) -> list[tuple[str, bool]]:
@@ -90,9 +92,10 @@ def _few(values: list[tuple[str, bool]]) -> list[tuple[str, bool]]:
 def _event(near: Around, first: Origin | None) -> _Event:
     takes = [_passed(p, near.site) for p in near.values if not p.out]
     gives = [_passed(p, near.site) for p in near.values if p.out]
-    at_first = first is not None and near.site == first.site and near.state in _STATES
+    shown = near.state in _STATES and near.state != "not all compared"
+    at_first = first is not None and near.site == first.site and shown
     return _Event(
-        str(near.site), near.kind, near.state, _STATES.get(near.state, GOOD), _few(takes), _few(gives), at_first
+        str(near.site), near.kind, near.text, _STATES.get(near.state, GOOD), _few(takes), _few(gives), at_first
     )  # fmt: skip
 
 
@@ -201,6 +204,7 @@ def trace_html(result: TraceComparison) -> str:
         map=_map(result),
         others=[str(o) for o in others],
         later=[str(o) for o in later],
+        later_head=later_text(later).capitalize(),
         overview=[
             ("events matched", f"{result.events:,}"),
             ("values compared", f"{result.values:,}"),

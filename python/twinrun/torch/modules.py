@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ..runs.events import Event
+from ..runs.gaps import NOT_LOOKED_INTO
 from .generators import Generators
 from .guard import Guard
 from .model import Owned, Watched, hook_after, hook_before
@@ -106,13 +107,16 @@ class ModuleHooks:
             if w.root:
                 position.microbatch = w.calls
                 w.calls += 1
-        given = leaves("args", args)
-        named = leaves("kwargs", kwargs) if kwargs else []
+        objects: list[str] = []
+        given = leaves("args", args, others=objects)
+        named = leaves("kwargs", kwargs, others=objects) if kwargs else []
         stops = [node for t in tensors_among(given + named) if (node := t.grad_fn) is not None]
         call = position.new_call()
         event = recorder.event(phase, w.path, w.kind, "forward", call)
         position.frames.append(Frame(call, phase, w, sequence_number(), stops))
         recorder.setting(event, "settings", f"{_extra(w.module)} training={w.module.training}")
+        for name in objects:
+            recorder.setting(event, name, NOT_LOOKED_INTO)
         with recorder.together():
             recorder.see_leaves(event, given, out=False)
             if named:

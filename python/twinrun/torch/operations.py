@@ -10,13 +10,14 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..runs.events import KERNELS, Event
+from ..runs.gaps import ROOM, UNDER_WAY, UNWRITTEN, WRITTEN
 from .guard import Guard
 from .kernels import Kernels
 from .modes import compiling, in_backward
 from .node_gradients import module_of_node
 from .position import Position
 from .recorder import Recorder
-from .unwritten import UNWRITTEN, UnwrittenMemory, written_words
+from .unwritten import UnwrittenMemory, written_words
 from .values import is_plain, leaves, memory_of, plain_text, put, tensors_of
 
 __all__ = ["OperationEvents", "OperationMode"]
@@ -55,8 +56,8 @@ _FILLED = {"rrelu_with_noise": {"noise"}, "rrelu_with_noise_": {"noise"}}
 # where they are used.
 _COLLECTIVES = {"c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem"}
 _LATER = {"fsdp.all_gather_copy_in"}  # what it gives has room for what other processes send
-UNDER_WAY = "what a collective gives: seen where it is used"
 _PASSED = {"detach", "alias", "_record_function_enter_new", "_record_function_exit", "_record_function_enter"}
+_SCALARS = {bool, int, float, str, type(None)}
 # Operations that leave what they take as it is. A schema does not always tell: that of
 # `native_batch_norm` does not say that it writes the running mean. PyTorch's core operations and
 # those of single elements do tell, and these are known.
@@ -76,7 +77,8 @@ class _Schema:
     """
 
     __slots__ = (
-        "arguments", "fills", "later", "name", "passed", "pure", "room", "unwritten", "whole_name", "writes",
+        "arguments", "fills", "later", "name", "passed", "pure", "room", "room_in", "unwritten", "whole_name",
+        "writes",
     )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
@@ -93,6 +95,7 @@ class _Schema:
         self.fills = set(outs) | _ROOM_IN | ({writes[0]} if name in _FILLS and writes else set())
         self.fills |= _FILLED.get(name, set())
         self.fills &= set(self.arguments)
+        self.room_in = [n for n in self.arguments if n in _ROOM_IN and n not in writes]
         self.room: set[int] = _ROOM_OUT.get(name, set())
         namespace = getattr(func, "namespace", "")
         self.later = namespace in _COLLECTIVES or f"{namespace}.{name}" in _LATER
@@ -149,7 +152,7 @@ class OperationEvents:
             if mask is None:
                 seen[label] = t
             elif bool(mask.any()):
-                seen[f"{label}@written"] = written_words(t, mask)
+                seen[f"{label}{WRITTEN}"] = written_words(t, mask)
             else:
                 self._recorder.setting(event, label, UNWRITTEN, out=out)
         self._recorder.see_tensors(event, seen, out=out)
@@ -176,6 +179,12 @@ class OperationEvents:
         if plain:
             self._recorder.setting(event, "settings", repr(plain))
         self._see(event, tensors, out=False)
+
+    def has_room(self, event: Event | None, name: str, room: Any) -> None:
+        """An operation takes room to work in, of which parts were never written: it is not digested."""
+        if event is not None and isinstance(room, torch.Tensor):
+            with self._guard.work(("the arguments of", event.operation)):
+                self._recorder.setting(event, name, ROOM)
 
     def keeps(self, event: Event | None) -> bool:
         """Whether this is a place whose data is kept."""
@@ -295,6 +304,8 @@ class OperationMode(TorchDispatchMode):
             return result
         taken = {n: v for n, v in named.items() if n not in schema.fills} if schema.fills else named
         seen = self._events.begin(schema.whole_name, taken)
+        for room in schema.room_in:
+            self._events.has_room(seen, room, named.get(room))
         before = _bytes_of(named.get("self")) if schema.name in _RESIZES else 0
         try:
             if seen is not None and self._events.keeps(seen):
@@ -335,7 +346,7 @@ class OperationMode(TorchDispatchMode):
         if not in_backward():
             return
         known = self._guard.thread.given
-        memory = {memory_of(t) for t in tensors_of(result)}
+        memory = {memory_of(t) for t in ((result,) if type(result) is torch.Tensor else tensors_of(result))}
         if has_values:
             known |= memory
         else:
@@ -351,6 +362,9 @@ def operands(named: dict[str, Any]) -> tuple[dict[str, torch.Tensor], list[tuple
     tensors: dict[str, torch.Tensor] = {}
     plain: list[tuple[str, str]] = []
     for name, value in named.items():
+        if type(value) in _SCALARS:
+            plain.append((name, repr(value)))
+            continue
         if is_plain(value) and name not in tensors:  # most of them
             tensors[name] = value
             continue

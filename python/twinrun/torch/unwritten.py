@@ -11,10 +11,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from .values import tensors_of
 
-__all__ = ["UNWRITTEN", "UnwrittenMemory", "written_words"]
+__all__ = ["UnwrittenMemory", "written_words"]
 
-# What an event has instead of a tensor of which nothing was written.
-UNWRITTEN = "memory that nobody wrote"
 _FEW = 64
 
 _Mask: TypeAlias = "torch.Tensor | None"  # which elements were written; None: all of them

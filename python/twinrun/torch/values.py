@@ -41,8 +41,12 @@ def plain_text(one: Any) -> str | None:
     return f"meta {one.dtype} {tuple(one.shape)}" if one.is_meta else None
 
 
-def leaves(name: str, what: Any, found: list[Leaf] | None = None, depth: int = 0) -> list[Leaf]:
-    """The tensors and plain values in nested lists, mappings and data classes. Other objects are left out."""
+def leaves(
+    name: str, what: Any, found: list[Leaf] | None = None, depth: int = 0, others: list[str] | None = None
+) -> list[Leaf]:
+    """The tensors and plain values in nested lists, mappings and data classes. Other objects are left out:
+    their names come into `others`.
+    """
     found = [] if found is None else found
     kind = type(what)
     # The types that most values have come first: to ask whether one is a Mapping takes longest.
@@ -54,16 +58,18 @@ def leaves(name: str, what: Any, found: list[Leaf] | None = None, depth: int = 0
         raise TwinrunError(f"more than {_DEEPEST} containers, one within the other", where=name)
     elif kind is not tuple and kind is not list and isinstance(what, Mapping):
         for key, one in what.items():
-            leaves(f"{name}.{key}", one, found, depth + 1)
+            leaves(f"{name}.{key}", one, found, depth + 1, others)
     elif isinstance(what, (list, tuple)):
         for number, one in enumerate(what):
             if type(one) is _TENSOR:  # most of them, without a call
                 found.append((f"{name}.{number}", one))
             else:
-                leaves(f"{name}.{number}", one, found, depth + 1)
+                leaves(f"{name}.{number}", one, found, depth + 1, others)
     elif dataclasses.is_dataclass(what) and not isinstance(what, type):
         for field in dataclasses.fields(what):
-            leaves(f"{name}.{field.name}", getattr(what, field.name, None), found, depth + 1)
+            leaves(f"{name}.{field.name}", getattr(what, field.name, None), found, depth + 1, others)
+    elif others is not None:
+        others.append(name)
     return found
 
 

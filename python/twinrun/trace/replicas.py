@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from ..errors import Incomparable, TwinrunError
 from ..runs.events import Event, Traced
+from ..runs.gaps import OF_EACH_RANK, PART, gap, gap_value
 from .reading import TraceSubject
 
 __all__ = ["chosen_ranks", "replicated", "usual_rank"]
@@ -29,16 +30,29 @@ def _alike(e: Event, v: Traced) -> bool:
 
 
 def replicated(events: Sequence[Event]) -> tuple[list[Event], int]:
-    """(events with the values that ranks hold alike, how many parts of distributed tensors were left out)."""
+    """(events with the values that ranks hold alike, how many parts of distributed tensors were left out).
+
+    Where a value is left out, the event says so.
+    """
     made: list[Event] = []
     parts = 0
     for e in events:
-        values = [v for v in e.values if _alike(e, v)]
-        whole = [v for v in values if _LOCAL not in v.name]
-        parts += len(values) - len(whole)
-        if whole:
+        values: list[Traced] = []
+        compared = False
+        for v in e.values:
+            if v.role == "rng":
+                continue
+            if not _alike(e, v):
+                values.append(gap_value(v.name, v.out, OF_EACH_RANK))
+            elif _LOCAL in v.name:
+                parts += 1
+                values.append(gap_value(v.name, v.out, PART))
+            else:
+                compared = True
+                values.append(v)
+        if compared:
             made.append(
-                Event(e.phase, e.microbatch, e.module, e.kind, e.operation, e.call, e.enclosing, whole)
+                Event(e.phase, e.microbatch, e.module, e.kind, e.operation, e.call, e.enclosing, values)
             )
     return made, parts
 
@@ -76,6 +90,8 @@ def usual_rank(subject: TraceSubject, ranks: Sequence[int]) -> tuple[int, bool]:
             if number in iterations[rank]:
                 for e in replicated(subject.events(rank, number)[0])[0]:
                     for v in e.values:
+                        if gap(v):
+                            continue
                         told.update(f"\n{e.phase} {e.module} {v.name} {v.form} {v.digest}".encode())
         classes = Counter(told.digest() for told in so_far.values())
         (largest, size), *others = classes.most_common()

@@ -84,7 +84,8 @@ class Origin:
     site : Site
         Iteration, microbatch, phase, module and operation.
     reason : {'operation', 'input', 'unknown', 'unmatched', 'generator'}
-        'operation': its inputs agree, and its outputs differ. 'input': something that it takes
+        'operation': its outputs differ, and none of its inputs does; all of them agree where
+        `inputs_not_compared` is 0. 'input': something that it takes
         differs, and nothing before it does: it was changed outside of what is traced. 'unknown':
         something differs, and it may come from a value that was not digested, see `unknown`. 'unmatched':
         one run does here what the other one does not. 'generator': a random number generator has
@@ -107,6 +108,11 @@ class Origin:
         For 'unknown': which value was not digested, and why.
     signature : str
         Of an operation: what it takes and gives, with types and shapes; else ''.
+    inputs_agree, inputs_not_compared : int
+        How many of its inputs were compared and agree, and how many were not compared: they were not
+        digested, or are memory that nobody wrote, or objects that are not looked into.
+    not_compared : str
+        Why they were not; or ''.
     """
 
     rank: int
@@ -121,6 +127,9 @@ class Origin:
     names_rank: bool = False
     unknown: str = ""
     signature: str = ""
+    inputs_agree: int = 0
+    inputs_not_compared: int = 0
+    not_compared: str = ""
 
     def __str__(self) -> str:
         from .words import origin_text
@@ -143,6 +152,8 @@ class Passed(NamedTuple):
         Whether it differs between the runs.
     producer : Site or None
         Of what went in: the last event before that gave these bits, in the same run; None where none did.
+    not_compared : str
+        Why it was not compared; '' where it was.
     """
 
     name: str
@@ -151,6 +162,7 @@ class Passed(NamedTuple):
     form: str
     differs: bool
     producer: Site | None
+    not_compared: str = ""
 
 
 @dataclass
@@ -167,13 +179,25 @@ class Around:
         What went in and came out.
     state : str
         What the comparison found: 'inputs agree', 'outputs agree', 'all agree', 'inputs differ',
-        'outputs differ', 'not known' (a value was not digested), 'only in a' or 'only in b'.
+        'outputs differ', 'not all compared' (nothing differs, and some values cannot be compared, such as
+        memory that nobody wrote), 'not known' (a value was not digested), 'only in a' or 'only in b'.
+    text : str
+        The same as a report says it: with how many values were not compared, and why.
+    inputs_agree, inputs_not_compared, not_compared
+        See `Origin`.
     """
 
     site: Site
     state: str
     kind: str = ""
     values: list[Passed] = field(default_factory=list)
+    text: str = ""
+    inputs_agree: int = 0
+    inputs_not_compared: int = 0
+    not_compared: str = ""
+
+    def __post_init__(self) -> None:
+        self.text = self.text or self.state
 
 
 @dataclass

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..errors import Incomparable
 from ..runs.events import KERNELS, Event, Traced
+from ..runs.gaps import OF_EACH_RANK, PART, UNWRITTEN, WRITTEN, gap, may_be_alone
 from .alignment import aligned
 from .result import Around, Origin, Passed, TraceComparison, ValueDifference
 from .site import Site
+from .words import compared_text
 
 __all__ = ["Walk", "first_of_events"]
 
@@ -18,6 +20,7 @@ _MOST_ORIGINS = 1000
 _MOST_PROBLEMS = 1000
 _AROUND = 5
 _SHOWN = 8  # values of a signature
+_REASONS = 3
 
 
 def _form(v: Traced | None) -> str:
@@ -48,11 +51,30 @@ class _Found:
     unmatched: int
     # Values that were not digested in both runs: (value, why).
     unknown: list[tuple[Traced, str]]
+    ins_agree: int = 0
+    outs_agree: int = 0
+    # Values that were not compared: (name, whether it came out, why).
+    left: list[tuple[str, bool, str]] = field(default_factory=list)
 
     @property
     def ins_unknown(self) -> str:
         """The first value that goes in and is not known, and why; or ''."""
         return next((why for v, why in self.unknown if not v.out), "")
+
+    def left_of(self, out: bool) -> list[str]:
+        """Why values that come out, or that go in, were not compared."""
+        return [why for _, of, why in self.left if of is out]
+
+    def agrees(self, v: Traced) -> None:
+        """A value was compared, and agrees."""
+        if v.role == "rng":
+            return
+        if v.name.endswith(WRITTEN):
+            self.left.append((v.name, v.out, f"in part {UNWRITTEN}"))
+        elif v.out:
+            self.outs_agree += 1
+        else:
+            self.ins_agree += 1
 
 
 def _by_key(e: Event) -> dict[tuple[bool, str, str, int], Traced]:
@@ -72,6 +94,10 @@ def _compared_events(a: Event, b: Event) -> _Found:
         one, other = ours.get(key), theirs.get(key)
         v = one or other
         assert v is not None
+        why = gap(v)
+        if why and (may_be_alone(why) if one is None or other is None else gap(other) == why):
+            found.left.append((v.name, v.out, why))
+            continue
         if one is None or other is None:
             found.unmatched += 1
             found.problems.append(f"{v.name} is only in {'a' if other is None else 'b'}")
@@ -80,10 +106,12 @@ def _compared_events(a: Event, b: Event) -> _Found:
             if one.form == other.form or not (one.missing and other.missing):
                 found.problems.append(f"{v.name} was not digested: {one.missing or other.missing}")
                 found.unknown.append((v, found.problems[-1]))
+                found.left.append((v.name, v.out, f"not digested: {one.missing or other.missing}"))
                 continue
         else:
             found.compared += 1
             if one.form == other.form and one.digest == other.digest:
+                found.agrees(v)
                 continue
         kept = (one.kept if one else "", other.kept if other else "")
         differs = ValueDifference(v.name, v.role, v.out, _form(one), _form(other), _kept=kept)
@@ -103,11 +131,25 @@ class _Near(NamedTuple):
     def told(self) -> Around:
         f = self.found
         differ = set() if f is None else {(d.name, d.out) for d in [*f.ins, *f.outs, *f.generators]}
+        left = {} if f is None else {(name, out): why for name, out, why in f.left}
         values = [
-            Passed(v.name, v.role, v.out, _form(v), (v.name, v.out) in differ, producer)
+            Passed(
+                v.name,
+                v.role,
+                v.out,
+                _form(v),
+                (v.name, v.out) in differ,
+                producer,
+                left.get((v.name, v.out), ""),
+            )
             for v, producer in zip(self.event.values, self.producers, strict=True)
         ]
-        return Around(self.site, self.state, self.event.kind, values)
+        told = Around(self.site, self.state, self.event.kind, values)
+        if f is not None:
+            ins = f.left_of(False)
+            told.inputs_agree, told.inputs_not_compared, told.not_compared = f.ins_agree, len(ins), _whys(ins)
+            told.text = _text(self.state, f)
+        return told
 
 
 class Walk:
@@ -199,7 +241,11 @@ class Walk:
             if found.unknown:
                 self.not_known(f"{site}: {found.unknown[0][1]}")
             call = calls.setdefault(e.call, _Call(e)) if e.call >= 0 else _Call(e)
-            call.takes = call.takes or any(not v.out and v.role not in ("rng",) for v in e.values)
+            call.takes = call.takes or any(
+                not v.out and v.role not in ("rng",) and gap(v) not in (OF_EACH_RANK, PART) for v in e.values
+            )
+            call.ins_agree += found.ins_agree
+            call.ins_left += found.left_of(False)
             differ = found.ins or found.outs
             every = len(found.ins) + len(found.outs) + len(found.generators)
             result.different_values += every
@@ -213,16 +259,18 @@ class Walk:
             if found.ins:
                 call.ins_differ = True
                 if not self.differed:
-                    self._entered(site, e, at, found, calls, before or call.ins_unknown)
+                    self._entered(site, e, at, found, calls, before or call.ins_unknown, call)
             own = found.outs and not call.ins_differ and not call.inner_differs
             # Inputs agree only where all are known; of what takes nothing: where all before is.
             unknown = call.ins_unknown or ("" if call.takes else before)
             if own and not self.differed and unknown:
-                self._not_certain(site, e, at, found.outs, unknown)
+                self._not_certain(site, e, at, found.outs, unknown, call)
             elif own and (
                 not self.differed or (call.takes and not unknown and not self._explained(e, dirty))
             ):
-                self.origin(Origin(self.rank, site, "operation", e.module, e.kind, at, found.outs))
+                self.origin(
+                    call.counted(Origin(self.rank, site, "operation", e.module, e.kind, at, found.outs))
+                )
             if differ:
                 self.differed = True
                 dirty.add(e.module)
@@ -255,19 +303,27 @@ class Walk:
         self.unknown = self.unknown or text
 
     def _not_certain(
-        self, site: Site, e: Event, at: int, values: list[ValueDifference], unknown: str
+        self, site: Site, e: Event, at: int, values: list[ValueDifference], unknown: str, call: _Call
     ) -> None:
         """Values differ, maybe because of a value that is not known: nothing is to blame."""
-        self.origin(Origin(self.rank, site, "unknown", e.module, e.kind, at, values, unknown=unknown))
+        origin = Origin(self.rank, site, "unknown", e.module, e.kind, at, values, unknown=unknown)
+        self.origin(call.counted(origin))
 
     def _entered(
-        self, site: Site, e: Event, at: int, found: _Found, calls: dict[int, _Call], unknown: str
+        self,
+        site: Site,
+        e: Event,
+        at: int,
+        found: _Found,
+        calls: dict[int, _Call],
+        unknown: str,
+        call: _Call,
     ) -> None:
         """A value that differs though nothing before it does: it was made by code that is not
         traced by itself.
         """
         if unknown:
-            self._not_certain(site, e, at, found.ins, unknown)
+            self._not_certain(site, e, at, found.ins, unknown, call)
             return
         module = e.module
         outer = calls.get(e.enclosing)
@@ -276,7 +332,7 @@ class Walk:
                 module = outer.event.module if outer is not None else ""
             elif e.phase == "backward" and outer is not None:
                 module = outer.event.module
-        self.origin(Origin(self.rank, site, "input", module, e.kind, at, found.ins))
+        self.origin(call.counted(Origin(self.rank, site, "input", module, e.kind, at, found.ins)))
 
     def end(self) -> None:
         self.event = None
@@ -294,17 +350,48 @@ def _state(e: Event, found: _Found) -> str:
         return "inputs differ"
     if found.unknown:
         return "not known"
+    if found.left:
+        return "not all compared"
     ways = {v.out for v in e.values if v.role != "rng"}
     return "all agree" if len(ways) != 1 else "outputs agree" if True in ways else "inputs agree"
 
 
+def _text(state: str, found: _Found) -> str:
+    """What a report says of an event."""
+    if not found.left or found.ins or found.outs:
+        return state
+    sides = [
+        compared_text(what, agree, len(why), _whys(why))
+        for what, agree, why in (
+            ("inputs", found.ins_agree, found.left_of(False)),
+            ("outputs", found.outs_agree, found.left_of(True)),
+        )
+    ]
+    said = ", ".join(side for side in sides if side)
+    return f"{state}: {said}" if state == "not known" else said
+
+
+def _whys(whys: Sequence[str]) -> str:
+    """Reasons in words, each once."""
+    each = list(dict.fromkeys(whys))
+    return ", ".join(each[:_REASONS]) + (", …" if len(each) > _REASONS else "")
+
+
 class _Call:
-    __slots__ = ("event", "inner_differs", "ins_differ", "ins_unknown", "takes")
+    __slots__ = ("event", "inner_differs", "ins_agree", "ins_differ", "ins_left", "ins_unknown", "takes")
 
     def __init__(self, event: Event) -> None:
         self.event = event
         self.ins_differ = self.inner_differs = self.takes = False
         self.ins_unknown = ""  # which input is not known, and why
+        self.ins_agree = 0
+        self.ins_left: list[str] = []  # why inputs were not compared
+
+    def counted(self, origin: Origin) -> Origin:
+        """A place within this call, with how many inputs of the call agree."""
+        origin.inputs_agree, origin.inputs_not_compared = self.ins_agree, len(self.ins_left)
+        origin.not_compared = _whys(self.ins_left)
+        return origin
 
 
 def first_of_events(number: int, a: Sequence[Event], b: Sequence[Event], rank: int = 0) -> Origin | None:

@@ -11,7 +11,7 @@ from ..words import counted, number
 if TYPE_CHECKING:
     from .result import Origin, TraceComparison, ValueDifference
 
-__all__ = ["origin_text", "trace_document", "trace_lines", "verdict_text"]
+__all__ = ["compared_text", "later_text", "origin_text", "trace_document", "trace_lines", "verdict_text"]
 
 _ROLES = {"rng": "state of the generator", "state": "optimizer's state"}
 
@@ -56,12 +56,28 @@ def _names(values: list[ValueDifference]) -> str:
     return ", ".join(names) + (f" and {len(values) - 3} more" if len(values) > 3 else "")
 
 
+def compared_text(what: str, agree: int, left: int, why: str) -> str:
+    """Whether all inputs (or outputs) agree, of which none differs; '' where there are none."""
+    if not left:
+        return f"{what} agree" if agree else ""
+    few = f"{agree} agree{'s' if agree == 1 else ''} and {left} {'was' if left == 1 else 'were'} not compared"
+    return f"of its {what}, {few} ({why})"
+
+
+def later_text(later: list[Origin]) -> str:
+    """What is said of places after the first one."""
+    if any(o.inputs_not_compared for o in later):
+        return "later, where outputs differ and no input that was compared does"
+    return "later, where inputs agree again and outputs differ"
+
+
 def origin_text(o: Origin) -> str:
     """Where a difference enters, as one sentence."""
     rank = f"rank {o.rank}, " if o.rank or o.names_rank else ""
     where = f"{rank}{o.site}" + (f" ({o.kind})" if o.kind else "")
     if o.reason == "operation":
-        said = f"inputs agree, outputs differ: {_names(o.values)}"
+        inputs = compared_text("inputs", o.inputs_agree, o.inputs_not_compared, o.not_compared)
+        said = f"{inputs or 'everything before agrees'}, outputs differ: {_names(o.values)}"
         if any(v.elements is not None for v in o.values):
             said += f": {_amount(next(v for v in o.values if v.elements is not None))}"
     elif o.reason == "input":
@@ -129,7 +145,7 @@ def trace_lines(result: TraceComparison, verbose: bool = False) -> list[str]:
             "not known": "?",
         }
         for near in result.around:
-            lines.append(one_line(f"  {marks.get(near.state, ' ')} {near.site}: {near.state}"))
+            lines.append(one_line(f"  {marks.get(near.state, ' ')} {near.site}: {near.text}"))
         lines.append("")
         lines.append(f"what differs at {first.site}:")
         if first.signature:
@@ -146,7 +162,7 @@ def trace_lines(result: TraceComparison, verbose: bool = False) -> list[str]:
         if later:
             shown = later if verbose else later[:5]
             lines.append("")
-            lines.append("later, where inputs agree again and outputs differ:")
+            lines.append(f"{later_text(later)}:")
             lines.extend(f"  {o}" for o in shown)
             if len(later) > len(shown):
                 lines.append(f"  and {len(later) - len(shown)} more")
@@ -180,7 +196,8 @@ def _origin(o: Origin | None) -> dict[str, Any] | None:
         return None
     return {
         "rank": o.rank, **o.site._asdict(), "reason": o.reason, "named_module": o.module, "kind": o.kind,
-        "number": o.number, "generator": o.generator, "only_in": o.only_in, "unknown": o.unknown, "signature": o.signature, "values": [_value(v) for v in o.values],
+        "number": o.number, "generator": o.generator, "only_in": o.only_in, "unknown": o.unknown, "signature": o.signature,
+        "inputs_agree": o.inputs_agree, "inputs_not_compared": o.inputs_not_compared, "not_compared": o.not_compared, "values": [_value(v) for v in o.values],
         "text": str(o),
     }  # fmt: skip
 
@@ -201,6 +218,10 @@ def trace_document(result: TraceComparison) -> dict[str, Any]:
             {
                 **n.site._asdict(),
                 "state": n.state,
+                "text": n.text,
+                "inputs_agree": n.inputs_agree,
+                "inputs_not_compared": n.inputs_not_compared,
+                "not_compared": n.not_compared,
                 "values": [
                     {**p._asdict(), "producer": None if p.producer is None else p.producer._asdict()}
                     for p in n.values

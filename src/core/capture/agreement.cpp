@@ -116,9 +116,9 @@ Result<> Agreement::minimum(std::vector<std::int64_t>& values) {
     return success();
 }
 
-Result<std::vector<CommonStep>> Agreement::common_steps(
-    bool ends_local, bool keeps_data, const std::function<std::map<std::int64_t, RankStep>()>& own_steps,
-    const std::function<Result<History>()>& open) {
+Result<std::vector<CommonStep>> Agreement::common_steps(bool ends_local, bool keeps_data,
+                                                        const std::function<RankSteps()>& own_steps,
+                                                        const std::function<Result<History>()>& open) {
     std::vector<CommonStep> common;
     const auto counts = [&](bool has_data) { return has_data || !keeps_data; };
     if (!several()) {
@@ -156,7 +156,7 @@ Result<std::vector<CommonStep>> Agreement::common_steps(
     if (!steps.empty()) TWR_CHECK(comm_.broadcast(std::as_writable_bytes(std::span(steps))));
     // Rank 0 does not see steps on other nodes: each rank says what it has of rank 0's steps.
     std::vector<std::int64_t> states;  // 0: nothing, 1: metadata, 2: metadata and data
-    const auto here = ends_local ? own_steps() : std::map<std::int64_t, RankStep>();
+    const auto here = ends_local ? own_steps() : RankSteps();
     for (std::size_t i = 0; i < steps.size(); i += 3) {
         const auto entry = here.find(steps[i]);
         const bool has =

@@ -49,9 +49,9 @@ class Agreement {
     // is called where steps stay on the nodes (ends_local) or the run has one rank. Otherwise rank
     // 0 reads the history by `open`. keeps_data: false: the run stores no data, and has_data is set
     // for every step.
-    Result<std::vector<CommonStep>> common_steps(
-        bool ends_local, bool keeps_data, const std::function<std::map<std::int64_t, RankStep>()>& own_steps,
-        const std::function<Result<History>()>& open);
+    Result<std::vector<CommonStep>> common_steps(bool ends_local, bool keeps_data,
+                                                 const std::function<RankSteps()>& own_steps,
+                                                 const std::function<Result<History>()>& open);
 
     // A step that on_step() agreed on is under way. Every rank adds the same steps in the same
     // order.

@@ -11,6 +11,8 @@
 namespace twinrun {
 
 void Attempts::add(std::int64_t step, std::uint32_t attempt) {
+    steps_.insert(step);
+    if (attempt == 0) return;
     std::uint32_t& newest = newest_[step];
     newest = std::max(newest, attempt);
 }
@@ -29,8 +31,9 @@ void Attempts::add(const Journal& journal) {
 }
 
 std::uint32_t Attempts::after_newest(std::int64_t step) const {
+    if (!steps_.contains(step)) return 0;
     const auto newest = newest_.find(step);
-    return newest == newest_.end() ? 0 : newest->second + 1;
+    return newest == newest_.end() ? 1 : newest->second + 1;
 }
 
 Result<std::uint32_t> first_unused(std::int64_t step, std::uint32_t attempt,

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/result.hpp"
+#include "capture/step_set.hpp"
 #include "history/history.hpp"
 
 namespace twinrun {
@@ -22,7 +23,8 @@ class Attempts {
     [[nodiscard]] std::uint32_t after_newest(std::int64_t step) const;
 
    private:
-    std::map<std::int64_t, std::uint32_t> newest_;
+    StepSet steps_;                                 // that have an attempt
+    std::map<std::int64_t, std::uint32_t> newest_;  // of those that have more than the first, 0
 };
 
 // The first attempt, from `attempt` on, whose folder has a name that no file or folder in `parents`

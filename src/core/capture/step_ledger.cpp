@@ -14,8 +14,7 @@ void StepLedger::add_earlier(std::int64_t step) {
 
 void StepLedger::keep_only(std::span<const std::int64_t> steps) {
     const std::lock_guard guard(mutex_);
-    taken_.clear();
-    taken_.insert(steps.begin(), steps.end());
+    taken_.assign(steps);
 }
 
 bool StepLedger::has(std::int64_t step) const {

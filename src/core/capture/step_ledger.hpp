@@ -4,11 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
-#include <set>
 #include <span>
 #include <vector>
 
 #include "capture/session.hpp"
+#include "capture/step_set.hpp"
 
 namespace twinrun {
 
@@ -41,8 +41,8 @@ class StepLedger {
     [[nodiscard]] Counts counts() const;
 
    private:
-    mutable std::mutex mutex_;      // protects all that follows
-    std::set<std::int64_t> taken_;  // steps that are committed or under way
+    mutable std::mutex mutex_;  // protects all that follows
+    StepSet taken_;             // steps that are committed or under way
     // Lost steps that no call has reported. Has room for all steps under way: a step lost to
     // out-of-memory is still reported.
     std::vector<LostStep> unreported_;

@@ -319,9 +319,7 @@ void Tiers::commit_all(std::span<const Ready> steps, std::size_t& settled) {
             }
             if (!done && local) local_failed_ = true;
             for (std::size_t i = first; i < last; ++i) {
-                const auto entry = writer.journal().steps.find(steps[i].step);
-                present.push_back(entry != writer.journal().steps.end() &&
-                                  entry->second.folder == steps[i].files.folder);
+                present.push_back(writer.journal().steps.has(steps[i].step, steps[i].files.folder));
                 if (!present.back()) {
                     if (writer.journal_known()) static_cast<void>(writer.remove_files(steps[i].files.folder));
                 } else if (local) {
@@ -467,9 +465,8 @@ void Tiers::run() {
             // Captured again meanwhile: the newer attempt is queued and replaces this one, whose
             // failure does not count.
             const std::lock_guard guard(mutex_);
-            const auto now = local_->journal().steps.find(step);
-            if (now != local_->journal().steps.end() && now->second.folder != folder && !folder.empty())
-                done = success();
+            const RankSteps& now = local_->journal().steps;
+            if (now.contains(step) && !now.has(step, folder) && !folder.empty()) done = success();
         }
         try {
             if (!done && !reported) {
@@ -491,8 +488,7 @@ void Tiers::run() {
                 unflushed_.erase(step);
                 // Not safe, if retention has removed the step meanwhile, or a newer attempt has
                 // replaced it.
-                const auto now = local_->journal().steps.find(step);
-                if (now != local_->journal().steps.end() && now->second.folder == folder) safe_.insert(step);
+                if (local_->journal().steps.has(step, folder)) safe_.insert(step);
             } else {
                 unflushed_.insert(step);
                 const ErrorCode why = done.error().code;
@@ -530,12 +526,13 @@ Journal Tiers::local() const {
     return local_ != nullptr ? local_->journal() : Journal{};
 }
 
-std::map<std::int64_t, RankStep> Tiers::committed() const {
+RankSteps Tiers::committed() const {
     const Journal flushed = history();
-    std::map<std::int64_t, RankStep> steps = flushed.steps;
+    RankSteps steps = flushed.steps;
     if (!ends_local()) return steps;
-    for (auto& [step, entry] : local().steps) {
-        if (!is_superseded(flushed, step, entry)) steps.insert_or_assign(step, entry);
+    const RankSteps here = local().steps;
+    for (const auto& [step, entry] : here) {
+        if (!is_superseded(flushed, step, entry)) steps.put(step, entry);
     }
     return steps;
 }
@@ -543,7 +540,8 @@ std::map<std::int64_t, RankStep> Tiers::committed() const {
 std::vector<std::int64_t> Tiers::local_only() const {
     std::vector<std::int64_t> steps;
     const Journal flushed = history();
-    for (const auto& [step, entry] : local().steps) {
+    const RankSteps here = local().steps;
+    for (const auto& [step, entry] : here) {
         const auto other = flushed.steps.find(step);
         if (other == flushed.steps.end() && was_dropped(flushed, step, entry)) continue;
         if (other == flushed.steps.end() || attempt_of(other->second.folder) < attempt_of(entry.folder))
@@ -563,7 +561,7 @@ std::vector<StoredPart> Tiers::stored(std::int64_t step) const {
         if (attempt > newest) parts.clear();
         newest = attempt;
         parts.push_back({path, {}});
-        parts.back().journal.steps.emplace(step, entry->second);
+        parts.back().journal.steps.put(step, entry->second);
     };
     {
         const std::lock_guard guard(mutex_);

@@ -131,7 +131,7 @@ class Tiers {
     [[nodiscard]] Journal local() const;
     // This rank's steps on the run's last tier: those in the history's folder and, if nobody
     // flushes, those on the local tier.
-    [[nodiscard]] std::map<std::int64_t, RankStep> committed() const;
+    [[nodiscard]] RankSteps committed() const;
     // Steps that are on the local tier only, ascending.
     [[nodiscard]] std::vector<std::int64_t> local_only() const;
     // The tiers that have the newest attempt at a step, the nearest one first.

@@ -68,8 +68,8 @@ Result<> take_journals(History& history, Journal manifest) {
             history.torn = history.torn || own.torn;
         }
         Journal& journal = history.ranks == 1 ? manifest : own;
-        for (auto& [step, files] : journal.steps)
-            steps[step].push_back(std::move(files));
+        for (const auto& [step, files] : journal.steps)
+            steps[step].push_back(files);
         for (auto& facts : journal.provenance)
             history.provenance.push_back({rank, std::move(facts)});
     }

@@ -33,6 +33,7 @@
 #include "history/field.hpp"
 #include "history/names.hpp"
 #include "history/provenance.hpp"
+#include "history/rank_steps.hpp"
 #include "platform/file_io.hpp"
 #include "record/difference_place.hpp"
 
@@ -42,33 +43,6 @@ namespace twinrun {
 // and 1 without one.
 inline constexpr int kHistoryVersion = 3;
 
-// One rank's files of a step, as its journal describes them.
-struct RankFiles {
-    std::uint32_t rank = 0;
-    std::string data;  // name in the step's folder; empty: metadata only
-    std::uint64_t data_bytes = 0;
-    // Name in the step's folder; empty: packed files of other programs have none.
-    std::string metadata;
-    std::uint64_t metadata_bytes = 0;
-    // XXH3-64 of the metadata file's header, which has the checksums of the rest
-    std::uint64_t header_checksum = 0;
-    double blocked_seconds = 0;  // how long capture() held up the application
-    // In a record: the ordinal of the difference in `data`, whose size is data_bytes. kNoBase:
-    // `data` has the fields' bytes.
-    std::uint32_t difference = kNoBase;
-    std::uint64_t full_bytes = 0;  // size of the data that the difference restores
-    // true: `data` belongs to several ranks; this rank's bytes are data_bytes bytes from `offset`
-    // on.
-    bool shared = false;
-    std::uint64_t offset = 0;
-    std::uint64_t file_bytes = 0;  // size of the whole shared file
-    // Where the step is not proven equal to its run's reference; empty: nowhere.
-    std::string divergence;
-    // DifferencePlace::checksum of the difference in `data`.
-    std::optional<std::uint64_t> difference_checksum = std::nullopt;
-    bool operator==(const RankFiles&) const = default;
-};
-
 // A step that all ranks have committed.
 struct HistoryStep {
     std::int64_t step = 0;
@@ -76,16 +50,9 @@ struct HistoryStep {
     std::vector<RankFiles> ranks;
 };
 
-// A journal's entry for a step: one rank's part of it.
-struct RankStep {
-    std::string folder;  // name in the history's folder
-    RankFiles files;
-    bool operator==(const RankStep&) const = default;
-};
-
 // Content of one rank's journal.
 struct Journal {
-    std::map<std::int64_t, RankStep> steps;  // committed and not dropped
+    RankSteps steps;  // committed and not dropped
     // For each dropped step its newest dropped attempt. A node-local tier may still have that
     // attempt, which must not be flushed again.
     std::map<std::int64_t, std::uint32_t> dropped;

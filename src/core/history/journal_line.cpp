@@ -247,6 +247,8 @@ std::string step_line(std::int64_t number, const RankStep& step, bool replaces) 
     return line + ",\"step\":" + std::to_string(number) + "}";
 }
 
+namespace {
+
 void forget_data(RankFiles& files) {
     files.data.clear();
     files.data_bytes = 0;
@@ -257,6 +259,8 @@ void forget_data(RankFiles& files) {
     files.offset = 0;
     files.file_bytes = 0;
 }
+
+}  // namespace
 
 bool may_use_ordinal(const Journal& journal, std::int64_t number, const RankStep& step) {
     const std::uint32_t ordinal = step.files.difference;
@@ -272,7 +276,7 @@ void put_step(Journal& journal, std::int64_t number, const RankStep& step) {
         journal.next_difference = std::max(journal.next_difference, ordinal + 1);
         journal.taken.insert(ordinal);
     }
-    journal.steps[number] = step;
+    journal.steps.put(number, step);
 }
 
 bool drop_step(Journal& journal, std::int64_t number) {
@@ -280,7 +284,16 @@ bool drop_step(Journal& journal, std::int64_t number) {
     if (known == journal.steps.end()) return false;
     const auto [dropped, first] = journal.dropped.try_emplace(number, 0);
     dropped->second = std::max(dropped->second, attempt_of(known->second.folder));
-    journal.steps.erase(known);
+    journal.steps.erase(number);
+    return true;
+}
+
+bool drop_step_data(Journal& journal, std::int64_t number) {
+    const auto known = journal.steps.find(number);
+    if (known == journal.steps.end()) return false;
+    RankStep step = known->second;
+    forget_data(step.files);
+    journal.steps.put(number, step);
     return true;
 }
 
@@ -310,9 +323,8 @@ void take_any(const Json& j, std::uint32_t rank, Journal& journal) {
         if (!drop_step(journal, whole_number<std::int64_t>(j, "drop")))
             throw bad("drops a step that is not there");
     } else if (j.contains("drop_data")) {
-        const auto step = journal.steps.find(whole_number<std::int64_t>(j, "drop_data"));
-        if (step == journal.steps.end()) throw bad("drops the data of a step that is not there");
-        forget_data(step->second.files);
+        if (!drop_step_data(journal, whole_number<std::int64_t>(j, "drop_data")))
+            throw bad("drops the data of a step that is not there");
     } else if (j.contains("child")) {
         journal.children.push_back(path_from_json(j.at("child")));
     } else if (j.contains("moved")) {

@@ -64,12 +64,13 @@ HistoryId id_of(const Json& j);
 std::string step_line(std::int64_t number, const RankStep& step, bool replaces);
 
 // Changes that lines make.
-void forget_data(RankFiles& files);  // the data was dropped, metadata stays
 // Whether the step's difference may have its ordinal: no other step, and no other attempt, ever had
 // it. Other differences refer to it by this number.
 bool may_use_ordinal(const Journal& journal, std::int64_t number, const RankStep& step);
 void put_step(Journal& journal, std::int64_t number, const RankStep& step);
 bool drop_step(Journal& journal, std::int64_t number);  // false: the journal has no such step
+// The data was dropped, metadata stays. false: the journal has no such step.
+bool drop_step_data(Journal& journal, std::int64_t number);
 void put_difference(Journal& journal, std::uint32_t ordinal, DifferencePlace place);
 // The keys of a line that name the file of a difference, without braces.
 std::string place_keys(const DifferencePlace& place);

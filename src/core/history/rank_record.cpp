@@ -50,7 +50,7 @@ Result<std::unique_ptr<RankRecord>> RankRecord::open(FileSystem& system, const s
         known.push_back(ordinal);
     TWR_CHECK(record->recorder_->learn(known));
     if (record->parent_ == nullptr && !journal.steps.empty()) {
-        const std::uint32_t last = journal.steps.rbegin()->second.files.difference;
+        const std::uint32_t last = journal.steps.last().second.files.difference;
         if (last != kNoBase) TWR_CHECK(record->recorder_->rebase(last));
     }
     return record;
@@ -62,7 +62,7 @@ Result<> RankRecord::choose_base(std::int64_t step) {
     // The base of a new version is the version that it replaces. The base of other steps is the
     // last step; the recorder has it already, unless it packed a new version before.
     if (new_version || base_is_old_) {
-        const RankStep& base = new_version ? before->second : writer_->journal().steps.rbegin()->second;
+        const RankStep base = new_version ? before->second : writer_->journal().steps.last().second;
         if (base.files.difference != kNoBase) TWR_CHECK(recorder_->rebase(base.files.difference));
         base_is_old_ = new_version;
     }

@@ -71,8 +71,7 @@ Result<RankJournal> journal_of(const History& history, std::uint32_t rank) {
 }
 
 bool names(const Journal& journal, const std::string& folder) {
-    return std::any_of(journal.steps.begin(), journal.steps.end(),
-                       [&](const auto& step) { return step.second.folder == folder; }) ||
+    return journal.steps.names_folder(folder) ||
            std::any_of(journal.differences.begin(), journal.differences.end(), [&](const auto& difference) {
                return difference.second.file.starts_with(folder + "/");
            });

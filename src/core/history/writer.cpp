@@ -284,11 +284,8 @@ Result<> HistoryWriter::drop_data(std::span<const std::int64_t> steps) {
     }
     if (lines.empty()) return success();
     TWR_CHECK(add(lines));
-    for (const std::int64_t step : steps) {
-        const auto found = journal_.steps.find(step);
-        if (found == journal_.steps.end()) continue;
-        forget_data(found->second.files);
-    }
+    for (const std::int64_t step : steps)
+        drop_step_data(journal_, step);
     journal_known_ = true;
     for (const std::string& file : files)
         static_cast<void>(system().remove(file));

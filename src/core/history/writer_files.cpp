@@ -108,8 +108,7 @@ void HistoryWriter::unmark_begun(const std::string& folder) const {
 }
 
 bool HistoryWriter::is_named(const std::string& folder) const {
-    return std::any_of(journal_.steps.begin(), journal_.steps.end(),
-                       [&](const auto& step) { return step.second.folder == folder; }) ||
+    return journal_.steps.names_folder(folder) ||
            std::any_of(journal_.differences.begin(), journal_.differences.end(), [&](const auto& difference) {
                return difference.second.file.starts_with(folder + "/");
            });

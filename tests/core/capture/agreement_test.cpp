@@ -69,11 +69,11 @@ TEST(Agreement, CommonStepsAreThoseThatEveryRankHas) {
             if (data) made.files.data = "data";
             return made;
         };
-        std::map<std::int64_t, RankStep> own;
-        own[1] = entry(1, 0, true);
-        own[2] = entry(2, comm.rank() == 0 ? 0 : 1, true);  // another attempt
-        own[3] = entry(3, 0, comm.rank() == 0);             // only one rank has data
-        own[4 + comm.rank()] = entry(4 + comm.rank(), 0, true);
+        RankSteps own;
+        own.put(1, entry(1, 0, true));
+        own.put(2, entry(2, comm.rank() == 0 ? 0 : 1, true));  // another attempt
+        own.put(3, entry(3, 0, comm.rank() == 0));             // only one rank has data
+        own.put(4 + comm.rank(), entry(4 + comm.rank(), 0, true));
         const auto steps = agreement.common_steps(
             true, true, [&] { return own; },
             []() -> Result<History> {

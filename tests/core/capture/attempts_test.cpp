@@ -32,7 +32,7 @@ TEST(Attempts, AnOlderAttemptHidesNoNewerOne) {
 // All that a journal names has a folder: committed steps, dropped ones, and differences of dropped ones.
 TEST(Attempts, AJournalNamesThem) {
     Journal journal;
-    journal.steps[1] = at(1, 2);
+    journal.steps.put(1, at(1, 2));
     journal.dropped[1] = 1;
     journal.dropped[2] = 4;
     journal.differences[0] = {step_folder(3, 6) + "/rank-00000.difference"};

@@ -106,7 +106,7 @@ std::vector<std::int64_t> check(const std::string& path, std::int64_t checked) {
             fields.push_back(field);
         }
         Journal journal;
-        journal.steps[step.step] = {step.folder, step.ranks.at(0)};
+        journal.steps.put(step.step, {step.folder, step.ranks.at(0)});
         if (!step.ranks[0].data.empty()) {
             const auto restored = restore_step({{path, journal}}, step.step, fields);
             EXPECT_TRUE(restored) << restored.error().message;
@@ -181,7 +181,7 @@ void kill_and_check(const fs::path& place, std::string settings, const Kills& ki
         if (!settings.empty() && settings.find("local") != std::string::npos && !process) {
             const auto rest = LocalHistory::read(local_path((folder / "local").string(), 0));
             if (rest && !rest->journal.steps.empty())
-                next = std::max(next, rest->journal.steps.rbegin()->first + 1);
+                next = std::max(next, rest->journal.steps.last().first + 1);
         }
     }
     EXPECT_GT(promised, kills.promised);

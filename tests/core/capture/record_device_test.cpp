@@ -113,7 +113,7 @@ class DeviceRecord : public ::testing::Test {
         State state(to_devices);
         for (const HistoryStep& step : history->steps) {
             Journal journal;
-            journal.steps[step.step] = {step.folder, step.ranks[0]};
+            journal.steps.put(step.step, {step.folder, step.ranks[0]});
             for (auto& field : state.values)
                 std::fill(field.begin(), field.end(), -1.0);
             auto fields = state.list(false);

@@ -318,7 +318,7 @@ TEST_F(RecordSession, DivergenceIsSeenAtOnce) {
     EXPECT_EQ(history->steps[3].ranks[0].divergence, "");
     State back(kRecordItems);
     Journal journal;
-    journal.steps[2] = {history->steps[2].folder, history->steps[2].ranks[0]};
+    journal.steps.put(2, {history->steps[2].folder, history->steps[2].ranks[0]});
     ASSERT_TRUE(restore_step({{run_, journal}}, 2, back.list()));
     EXPECT_EQ(back.fields[3][700], testing::changing_value_at(2, 0, 3, 700) + 1);
 }
@@ -370,8 +370,8 @@ TEST_F(RecordSession, FieldsComeAndGo) {
         for (const std::size_t f : shown[step])
             fields.push_back(back.list()[f]);
         Journal journal;
-        journal.steps[history->steps[step].step] = {history->steps[step].folder,
-                                                    history->steps[step].ranks[0]};
+        journal.steps.put(history->steps[step].step,
+                          {history->steps[step].folder, history->steps[step].ranks[0]});
         const auto restored = restore_step({{run_, journal}}, history->steps[step].step, fields);
         ASSERT_TRUE(restored) << restored.error().message;
         for (const std::size_t f : shown[step]) {

@@ -53,7 +53,7 @@ TEST_F(RecordSession, ALocalTierStaysWithinItsLimit) {
     ASSERT_TRUE(store) << store.error().message;
     const auto steps = (*store)->journal().steps;
     ASSERT_FALSE(steps.empty());
-    auto map = (*store)->map(steps.rbegin()->first);
+    auto map = (*store)->map(steps.last().first);
     ASSERT_TRUE(map);
     (*store)->chain().forget();
     for (std::int64_t step = 20; step < 40; ++step)
@@ -62,7 +62,7 @@ TEST_F(RecordSession, ALocalTierStaysWithinItsLimit) {
     std::vector<double> values(6000);
     const auto read = (*store)->read_segment(*map, 0, std::as_writable_bytes(std::span(values)));
     ASSERT_TRUE(read) << read.error().message;
-    EXPECT_EQ(values[5], testing::changing_value_at(steps.rbegin()->first, 0, 0, 5));
+    EXPECT_EQ(values[5], testing::changing_value_at(steps.last().first, 0, 0, 5));
     close_whole(**run);
     fs::remove_all(local_);
     EXPECT_EQ(check(run_, {6000}), range(0, 40));

@@ -97,7 +97,7 @@ TEST_F(SessionTest, SharedFilesHoldTheBytesOfAllRanks) {
                     const int rank = static_cast<int>(r.rank);
                     State state(sizes.at({step.step, rank}));
                     Journal journal;
-                    journal.steps[step.step] = {step.folder, r};
+                    journal.steps.put(step.step, {step.folder, r});
                     const auto restored = restore_step({{run_, journal}}, step.step, state.list());
                     EXPECT_TRUE(restored) << restored.error().message;
                     EXPECT_TRUE(state.is(step.step, rank));

@@ -125,7 +125,7 @@ TEST(RecordJournal, LinesNameTheFilesOfDifferences) {
 }
 
 // What a journal has after a line; nothing where the line is refused.
-std::optional<std::map<std::int64_t, RankStep>> steps_after(const std::string& object) {
+std::optional<RankSteps> steps_after(const std::string& object) {
     Journal journal;
     try {
         take_line(object, 0, journal);

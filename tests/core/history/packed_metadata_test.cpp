@@ -97,7 +97,7 @@ TEST(Pack, SharedFilesAreTakenApart) {
                     for (auto& segment : image)
                         std::fill(segment.bytes.begin(), segment.bytes.end(), std::byte{0xEE});
                     Journal journal;
-                    journal.steps[has.step] = {has.folder, after};
+                    journal.steps.put(has.step, {has.folder, after});
                     const auto restored =
                         restore_step({{folder / "back", journal}}, has.step, fields_of(image));
                     EXPECT_TRUE(restored) << restored.error().message;

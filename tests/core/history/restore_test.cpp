@@ -63,7 +63,7 @@ class LiveSteps : public ::testing::Test {
         const auto entry = journal->steps.find(step);
         if (entry == journal->steps.end()) return {};
         StoredPart part{run_, {}};
-        part.journal.steps.emplace(step, entry->second);
+        part.journal.steps.put(step, entry->second);
         return {part};
     }
 

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 import twinrun
 from twinrun.capture.events import EventWriter
+from twinrun.runs import gaps
 from twinrun.runs.events import DIGESTS, EVENTS, Event, Traced, decoded_events, encoded_events
 from twinrun.trace.alignment import aligned
 from twinrun.trace.distance import ulps
@@ -152,6 +153,113 @@ def test_no_event_is_said_to_have_made_a_value_that_is_not_known(tmp_path) -> No
     events = [call("up", "x", out=True, number=0), call("down", "y", out=False, number=1), event("head", 1)]
     found = compared(tmp_path, events, [*events[:2], event("head", 2)])
     assert [p.producer for n in found.around for p in n.values] == [None] * 3
+
+
+# ---- what cannot be compared ----
+
+GAPS = [gaps.UNWRITTEN, gaps.NOT_LOOKED_INTO, gaps.ROOM]
+
+
+def with_input(value: Traced, result: int) -> list[Event]:
+    """A call that takes x, which agrees, and another value."""
+    into = call("norm", 5, out=False, number=1)
+    into.values.append(value)
+    return [call("up", 5, out=True, number=0), into, call("norm", result, out=True, number=1)]
+
+
+@pytest.mark.parametrize("why", [*GAPS, f"in part {gaps.UNWRITTEN}"])
+def test_inputs_agree_only_where_all_of_them_were_compared(tmp_path, why) -> None:
+    part = Traced(f"rest{gaps.WRITTEN}", False, "value", "uint8", (4,), digest=3)
+    value = part if why not in GAPS else gaps.gap_value("rest", False, why)
+    found = compared(tmp_path, with_input(value, 6), with_input(value, 7))
+    first = found.first_divergence
+    said = f"of its inputs, 1 agrees and 1 was not compared ({why})"
+    assert (first.reason, first.site.module) == ("operation", "norm")
+    assert (first.inputs_agree, first.inputs_not_compared, first.not_compared) == (1, 1, why)
+    assert f"{said}, outputs differ: x" in str(first)
+    near = found.around[1]
+    assert (near.state, near.text) == ("not all compared", said)
+    assert (near.inputs_agree, near.inputs_not_compared, near.not_compared) == (1, 1, why)
+    assert [p.not_compared for p in near.values] == ["", why]
+    a, b, page = str(tmp_path / "a"), str(tmp_path / "b"), tmp_path / "page.html"
+    done = command("compare", a, b, "--html", page, "--json", tmp_path / "out.json")
+    assert done.out.count(said) == 2 and "inputs agree" not in done.out
+    assert page.read_text().count(said) == 2 and "inputs agree" not in page.read_text()
+    told = json.loads((tmp_path / "out.json").read_text())
+    assert (
+        "inputs agree" not in json.dumps(told) and said in told["text"] and told["around"][1]["text"] == said
+    )
+    for place in (told["first_divergence"], told["around"][1]):
+        assert (place["inputs_agree"], place["inputs_not_compared"], place["not_compared"]) == (1, 1, why)
+    # What is not compared makes no difference, and is none of the values that were compared.
+    same = compared(tmp_path, with_input(value, 6), with_input(value, 6))
+    assert same.same and same.values == (3 if why in GAPS else 4)
+    # All inputs were compared: they agree.
+    known = Traced("rest", False, "value", "float32", (2,), digest=3)
+    first = compared(tmp_path, with_input(known, 6), with_input(known, 7)).first_divergence
+    assert "norm: inputs agree, outputs differ: x" in str(first)
+    assert (first.inputs_agree, first.inputs_not_compared, first.not_compared) == (2, 0, "")
+
+
+def test_later_places_are_said_to_agree_only_where_all_was_compared(tmp_path) -> None:
+    def run(value: Traced, n: int) -> list[Event]:
+        return [
+            call("up", 5, out=False, number=8),
+            call("up", n, out=True, number=8),
+            *with_input(value, n)[1:],
+        ]
+
+    for value, head in (
+        (gaps.gap_value("rest", False, gaps.UNWRITTEN), "no input that was compared does:"),
+        (Traced("rest", False, "value", "float32", (2,), digest=3), "inputs agree again and outputs differ:"),
+    ):
+        found = compared(tmp_path, run(value, 6), run(value, 7))
+        assert len(found.origins) == 2 and found.first_divergence.site.module == "up"
+        assert any(line.endswith(head) for line in trace_lines(found))
+        found.to_html(tmp_path / "page.html")
+        assert head[:-1] in (tmp_path / "page.html").read_text()
+
+
+def test_outputs_agree_only_where_all_of_them_were_compared(tmp_path) -> None:
+    gather = call("gather", 1, out=True, number=0)
+    gather.values.append(gaps.gap_value("y", True, repr(gaps.UNDER_WAY)))
+    found = compared(tmp_path, [gather, event("head", 1)], [gather, event("head", 2)])
+    assert found.around[0].text == f"of its outputs, 1 agrees and 1 was not compared ({gaps.UNDER_WAY})"
+
+
+def test_what_takes_nothing_has_no_inputs_that_agree(tmp_path) -> None:
+    first = compared(tmp_path, [event("m", 1)], [event("m", 2)]).first_divergence
+    assert "everything before agrees, outputs differ: x" in str(first)
+    assert (first.inputs_agree, first.inputs_not_compared) == (0, 0)
+
+
+def test_a_digest_that_is_missing_is_counted(tmp_path) -> None:
+    def run(result: int) -> list[Event]:
+        return with_input(Traced("rest", False, "value", "float32", (2,), "", "no memory"), result)
+
+    found = compared(tmp_path, run(6), run(7))
+    first, why = found.first_divergence, "not digested: no memory"
+    assert first.reason == "unknown"
+    assert (first.inputs_agree, first.inputs_not_compared, first.not_compared) == (1, 1, why)
+    near = found.around[1]
+    assert near.state == "not known"
+    assert near.text == f"not known: of its inputs, 1 agrees and 1 was not compared ({why})"
+
+
+def test_what_stands_for_a_value_is_compared_with_values(tmp_path) -> None:
+    """An object in one run and a number in the other differ. Traces of before do not tell of objects, but of
+    memory that nobody wrote.
+    """
+    other = Traced("rest", False, "setting", "python", (), digest=7)
+    for why in GAPS:
+        value = gaps.gap_value("rest", False, why)
+        found = compared(tmp_path, with_input(value, 6), with_input(other, 6))
+        assert found.verdict == "different" and found.first_divergence.values[0].name == "rest"
+        without = with_input(value, 6)
+        del without[1].values[1]
+        for sides in ((with_input(value, 6), without), (without, with_input(value, 6))):
+            found = compared(tmp_path, *sides)
+            assert found.same if why != gaps.UNWRITTEN else found.verdict == "different", (why, str(found))
 
 
 # ---- the form on storage ----
@@ -433,6 +541,9 @@ def test_a_replica_that_differs(tmp_path, change: dict, phase: str, name: str, o
     assert (first.rank, first.site.iteration, first.site.phase, first.module) == (odd, 1, phase, "layer")
     assert first.values[0].name == name
     assert f"rank {odd}, iteration 1" in str(found) and not any("majority" in n for n in found.notes)
+    # What each rank has of its own is not said to agree.
+    near = next(n for n in found.around if n.site.phase == "forward" and n.site.iteration == 0)
+    assert near.text.startswith("of its inputs, ") and "not compared (each rank has its own" in near.text
 
 
 def test_replicas_without_a_majority(tmp_path) -> None:
@@ -618,7 +729,9 @@ def test_the_command(tmp_path) -> None:
     assert done.status == 0 and done.last.startswith("same: 18 values of 9 events")
     done = command("compare", a, b, "--json", tmp_path / "out.json")
     assert done.status == 1
-    assert done.last.startswith("different: first at iteration 1, positions: inputs agree, outputs differ: x")
+    assert done.last.startswith(
+        "different: first at iteration 1, positions: everything before agrees, outputs differ: x"
+    )
     told = json.loads((tmp_path / "out.json").read_text())
     assert told["verdict"] == "different" and told["first_divergence"]["phase"] == "positions"
     assert [n["state"] for n in told["around"]][:5] == ["outputs agree"] * 4 + ["outputs differ"]

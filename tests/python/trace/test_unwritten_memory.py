@@ -5,8 +5,10 @@ import pytest
 torch = pytest.importorskip("torch", minversion="2.4", reason="needs PyTorch 2.4: make test-torch")
 
 from torch import nn  # noqa: E402
+from tracer_checks import events_of  # noqa: E402
 
 import twinrun  # noqa: E402
+from twinrun.runs.gaps import NOT_LOOKED_INTO, ROOM, UNWRITTEN, gap  # noqa: E402
 from twinrun.torch import trace  # noqa: E402
 
 
@@ -279,3 +281,73 @@ def test_rrelu(tmp_path, training: bool) -> None:
             model(x).sum().backward()
     found = twinrun.compare_traces(tmp_path / "a", tmp_path / "b")
     assert found.same, str(found)
+
+
+def test_memory_that_nobody_wrote_is_no_input_that_agrees(tmp_path) -> None:
+    """What is left out of a comparison is said, and counted."""
+
+    def use(y, f):
+        return torch.ops.aten.mul(y.detach() * f.value, f())  # nobody wrote the second factor
+
+    def half(y, f):
+        o = f()
+        o[:3] = 1
+        return o.sum(0) * f.value
+
+    for name, how in (("whole", use), ("part", half)):
+        run(tmp_path / f"{name}a", how, Fresh(3.0))
+        run(tmp_path / f"{name}b", how, Fresh(3.0, 1 + 2**-20))
+    found = twinrun.compare_traces(tmp_path / "wholea", tmp_path / "wholeb")
+    assert found.verdict == "different"
+    events = [n for n in found.around if n.inputs_not_compared]
+    assert events and all(n.not_compared == UNWRITTEN for n in events)
+    assert all("inputs agree" not in n.text and "all agree" not in n.text for n in events)
+    found = twinrun.compare_traces(tmp_path / "parta", tmp_path / "partb")
+    assert any(n.not_compared == f"in part {UNWRITTEN}" for n in found.around)
+
+
+def test_room_to_work_in_is_no_input_that_agrees(tmp_path) -> None:
+    torch.manual_seed(0)
+    model = nn.LSTM(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with trace(model, tmp_path / "a", optimizer=optimizer, level="ops"):
+        model(torch.ones(3, 2, 4))[0].sum().backward()
+        optimizer.step()
+    events = [e for e in events_of(tmp_path / "a") if "mkldnn_rnn_layer_backward" in e.operation]
+    if not events:
+        pytest.skip("this PyTorch runs an LSTM in another way")
+    assert [v.name for v in events[0].values if gap(v) == ROOM] == ["workspace"]
+    assert twinrun.compare_traces(tmp_path / "a", tmp_path / "a").same
+
+
+class Cache:
+    """An object that a trace does not look into."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+
+class Cached(nn.Module):
+    def forward(self, x, cache, scale=None):
+        return x * cache.value
+
+
+@pytest.mark.parametrize("level", ["modules", "ops"])
+def test_an_object_that_is_not_looked_into_is_no_input_that_agrees(tmp_path, level: str) -> None:
+    for name, value in (("a", 2.0), ("b", 3.0)):
+        model = nn.Sequential(nn.Linear(4, 4), Cached())
+        model[1].register_forward_pre_hook(lambda m, args, v=value: (*args, Cache(v)))
+        torch.manual_seed(1)
+        nn.init.ones_(model[0].weight)
+        nn.init.ones_(model[0].bias)
+        with trace(model, tmp_path / name, level=level) as traced:
+            model(torch.ones(2, 4))
+            traced.step()
+    found = twinrun.compare_traces(tmp_path / "a", tmp_path / "b")
+    entry = next(n for n in found.around if n.site.module == "1" and n.site.operation == "forward")
+    said = f"and 1 was not compared ({NOT_LOOKED_INTO})"
+    assert entry.state == "not all compared" and said in entry.text
+    assert found.verdict == "different"
+    if level == "modules":
+        assert found.first_divergence.module == "1" and said in str(found)
+        assert "inputs agree" not in str(found)
