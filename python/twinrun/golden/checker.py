@@ -681,6 +681,8 @@ def check(
         copies = copied(folder)
         folder = copies.folder
     if not os.path.exists(folder):
+        if os.path.lexists(folder):
+            raise MissingFile.at(folder)
         raise MissingFile(
             "no such folder", where=folder, fix="make it with: twinrun golden save RUN --output FOLDER"
         )
