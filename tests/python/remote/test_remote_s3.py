@@ -177,6 +177,25 @@ def test_golden_files(bucket: Bucket, tmp_path: Path) -> None:
     assert done.status == 1 and "twinrun-remote-" not in done.out + done.err
 
 
+def test_golden_files_of_steps_that_are_not_checked_are_not_read(bucket: Bucket, tmp_path: Path) -> None:
+    with twinrun.Run(tmp_path / "run", atol=1e-6) as run:
+        for step in range(4):
+            run.capture(step, {"x": noise(50_000, step), "y": noise(100, step)})
+    golden.save(tmp_path / "run", tmp_path / "golden", atol=1e-6)
+    bucket.put_folder(tmp_path / "golden", "some/golden")
+    sizes = {p.name: p.stat().st_size for p in (tmp_path / "golden").iterdir()}
+    bucket.asked.clear()
+    assert golden.check("s3://bucket/some/golden", tmp_path / "run", steps="2").verdict == "same"
+    read = {path.rpartition("/")[2] for path, count in bucket.asked if count}
+    assert {name for name in read if name != "golden.json"} == {n for n in sizes if n.startswith("step_2_")}
+    assert sum(count for _, count in bucket.asked) < 0.4 * sum(sizes.values())
+    (lost,) = (n for n in sizes if n.startswith("step_3_") and n.endswith(".twm"))
+    bucket.fs.rm(f"bucket/some/golden/{lost}")
+    assert golden.check("s3://bucket/some/golden", tmp_path / "run", steps="2").verdict == "same"
+    done = command("golden", "check", "s3://bucket/some/golden", tmp_path / "run", "--steps", "3")
+    assert done.status == 2 and f"s3://bucket/some/golden/{lost}: no such file" in done.err
+
+
 def test_an_object_with_the_name_of_a_history_hides_it_not(bucket: Bucket, tmp_path: Path) -> None:
     x = noise(100)
     with twinrun.Run(tmp_path / "run", atol=1e-6) as run:
