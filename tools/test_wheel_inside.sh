@@ -60,6 +60,8 @@ check 0 twinrun index a.npy
 check 0 twinrun interpose -- ls
 check 0 twinrun completion bash
 check 0 twinrun manual man1
+# man looks beside each folder of PATH: the pages that the wheel has are those of its commands.
+for page in man1/*; do cmp "$page" "env/share/man/$page"; done
 
 # The library for GPUs, where its wheel is at hand: found, and of this version, also where there is no GPU.
 for wheel in /wheels/twinrun_cuda*.whl; do

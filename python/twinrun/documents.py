@@ -22,7 +22,7 @@ import typing
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, TypeVar, Union
 
-from .errors import DamagedFile, MissingFile, MissingPackage, TwinrunError
+from .errors import DamagedFile, FormatError, MissingFile, MissingPackage, TwinrunError
 
 __all__ = ["Text", "Words", "checked", "nearest", "read_toml"]
 
@@ -50,7 +50,7 @@ def read_toml(path: str | os.PathLike[str], what: str = "file") -> dict[str, Any
     except FileNotFoundError:
         raise MissingFile(f"there is no such {what}", where=path, fix="check the path") from None
     except OSError as e:
-        raise TwinrunError(f"cannot be read: {e.strerror or e}", where=path) from None
+        raise FormatError.of_system(e, path) from None
     if len(text) > _LARGEST:
         raise TwinrunError(f"has more than {_LARGEST} bytes", where=path, fix=f"is this a {what}?")
     try:

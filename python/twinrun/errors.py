@@ -22,7 +22,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from .urls import shown
+from .urls import is_url, shown
 
 __all__ = [
     "DamagedFile",
@@ -181,6 +181,38 @@ class FormatError(TwinrunError):
     `TwinrunError`.
     """
 
+    @classmethod
+    def of_system(cls, error: OSError, where: str | os.PathLike[str], part: str = "") -> FormatError:
+        """Makes the error for one of the operating system.
+
+        >>> import errno
+        >>> str(twinrun.FormatError.of_system(PermissionError(errno.EACCES, "Permission denied"), "x.npy"))
+        'x.npy: cannot be read: permission denied; check owner and permissions'
+
+        Parameters
+        ----------
+        error : OSError
+            What the system said; it has a number.
+        where : str or path
+            The file.
+        part : str, default ""
+            What of the file was read, to begin the message.
+
+        Returns
+        -------
+        FormatError
+            The error; it is not raised.
+        """
+        # Libraries put sentences of their own into `strerror`. What a store said has no other
+        # words.
+        said = error.strerror if is_url(os.fspath(where)) or error.errno is None else os.strerror(error.errno)
+        denied = isinstance(error, PermissionError)
+        return cls(
+            f"{part}cannot be read: {'permission denied' if denied else said}",
+            where=where,
+            fix="check owner and permissions" if denied else None,
+        )
+
 
 class DamagedFile(FormatError):
     r"""The bytes of a file contradict its format, a checksum, or the size of the file.
@@ -204,6 +236,37 @@ class MissingFile(FormatError):
 
     Parameters: see `TwinrunError`.
     """
+
+    @classmethod
+    def at(cls, path: str | os.PathLike[str]) -> FormatError:
+        """Makes the error for a path at which nothing can be found.
+
+        >>> import os
+        >>> os.symlink("gone.npy", "latest.npy")
+        >>> str(twinrun.MissingFile.at("latest.npy"))
+        'latest.npy: is a symbolic link to gone.npy, which is not there; mend the link'
+
+        Parameters
+        ----------
+        path : str or path
+            What the caller named.
+
+        Returns
+        -------
+        FormatError
+            The error; it is not raised. It is a MissingFile, unless the path cannot be looked at.
+        """
+        try:
+            os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            with contextlib.suppress(OSError):
+                to = os.fsdecode(os.readlink(path))
+                return cls(f"is a symbolic link to {to}, which is not there", where=path, fix="mend the link")
+        except OSError as error:
+            return FormatError.of_system(error, path)
+        except ValueError:  # a path with a byte 0
+            pass
+        return cls("no such file or folder", where=path, fix="check the path")
 
 
 class Unsupported(FormatError):

@@ -174,7 +174,7 @@ def _check_sources(paths: Sequence[str], step: int | None) -> None:
     names = [os.path.basename(os.path.abspath(path)) for path in paths]
     for path, name in zip(paths, names, strict=True):
         if not os.path.exists(path):
-            raise MissingFile("no such file or folder", where=path, fix="check the path")
+            raise MissingFile.at(path)
         if names.count(name) > 1:
             raise TwinrunError("two inputs have this name", where=name, fix="give them in two calls")
         if name == MARK:

@@ -125,7 +125,8 @@ def _said(error: BaseException) -> str:
             if isinstance(error.filename, (str, bytes, os.PathLike))
             else "a file: "
         )
-        return f"{place}{error.strerror or error}"
+        advice = "; check owner and permissions" if isinstance(error, PermissionError) else ""
+        return f"{place}{error.strerror or error}{advice}"
     return f"a defect of twinrun: {type(error).__name__}: {error}; please report it, with {_TRACEBACK}=1 set"
 
 

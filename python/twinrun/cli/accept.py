@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from .common import SIZE, Range, format_options, progress_bar
+from .common import PATH, SIZE, Range, format_options, progress_bar
 from .help import Verb
 
 __all__ = ["accept"]
@@ -31,9 +31,9 @@ class _Accept(Verb):
 
 
 @click.command(cls=_Accept)
-@click.argument("references", nargs=-1, required=True, type=click.Path())
+@click.argument("references", nargs=-1, required=True, type=PATH)
 @click.option(
-    "--new", multiple=True, required=True, type=click.Path(), metavar="NEW...", help="The runs to be judged."
+    "--new", multiple=True, required=True, type=PATH, metavar="NEW...", help="The runs to be judged."
 )
 @click.option("--confidence", type=Range(0.5, 0.9999), default=0.95, show_default=True,
               help="1 - confidence is the rate of false alarms of the test of distributions.")  # fmt: skip
@@ -56,12 +56,8 @@ class _Accept(Verb):
 @click.option(
     "--memory", type=SIZE, default="1G", show_default=True, help="For elements sorted by ID, at most."
 )
-@click.option(
-    "--json", "json_file", type=click.Path(), default=None, metavar="FILE", help="All facts; - is stdout."
-)
-@click.option(
-    "--html", "html_file", type=click.Path(), default=None, metavar="FILE", help="A self-contained page."
-)
+@click.option("--json", "json_file", type=PATH, default=None, metavar="FILE", help="All facts; - is stdout.")
+@click.option("--html", "html_file", type=PATH, default=None, metavar="FILE", help="A self-contained page.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only: the exit status has the verdict.")
 @format_options
 def accept(

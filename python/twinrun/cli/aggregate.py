@@ -8,7 +8,7 @@ import click
 
 from ..errors import TwinrunError, one_line
 from .choices import LAYOUTS, PLACEMENTS
-from .common import SIZE, console
+from .common import PATH, SIZE, console
 from .help import Group
 from .study import study
 
@@ -74,15 +74,11 @@ aggregate.add_command(study)
               help="Seed of random volumes and placements.")  # fmt: skip
 @click.option("--rows", type=click.IntRange(0), default=20, show_default=True,
               help="Partitions to list; 0: all.")  # fmt: skip
-@click.option(
-    "--json", "json_file", type=click.Path(), default=None, metavar="FILE", help="All facts; - is stdout."
-)
-@click.option(
-    "--svg", "svg_file", type=click.Path(), default=None, metavar="FILE", help="Picture of the machine."
-)
-@click.option("--png", "png_file", type=click.Path(), default=None, metavar="FILE",
+@click.option("--json", "json_file", type=PATH, default=None, metavar="FILE", help="All facts; - is stdout.")
+@click.option("--svg", "svg_file", type=PATH, default=None, metavar="FILE", help="Picture of the machine.")
+@click.option("--png", "png_file", type=PATH, default=None, metavar="FILE",
               help="The same picture, by matplotlib (.png, .pdf).")  # fmt: skip
-@click.option("--html", "html_file", type=click.Path(), default=None, metavar="FILE",
+@click.option("--html", "html_file", type=PATH, default=None, metavar="FILE",
               help="Pictures of all placements.")  # fmt: skip
 @click.option("-q", "--quiet", is_flag=True, help="Print no tables.")
 def plan(
@@ -143,8 +139,8 @@ def plan(
 
 
 @aggregate.command()
-@click.argument("path", type=click.Path())
-@click.option("-o", "--output", type=click.Path(), default=None, metavar="FILE",
+@click.argument("path", type=PATH)
+@click.option("-o", "--output", type=PATH, default=None, metavar="FILE",
               help="The file to make; default: PATH itself.")  # fmt: skip
 @click.option("--replace", is_flag=True, help="Replace the output if it is there.")
 @click.option("--remove", is_flag=True, help="Remove the sub-files when the new file is on storage.")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EXIT_STATUS",
+    "PATH",
     "SIZE",
     "THREADS",
     "Range",
@@ -66,6 +67,8 @@ class Size(click.ParamType):
 
 EXIT_STATUS = {"same": 0, "different": 1, "incomparable": 2}  # of a verdict
 
+# A path that the verb itself looks at: what click says of one that may not be read has no advice.
+PATH = click.Path(readable=False)
 SIZE = Size()
 THREADS = click.IntRange(0, 4096)
 _MOST_PROBLEMS = 10  # that are printed of one file

@@ -5,12 +5,12 @@ from __future__ import annotations
 import click
 
 from ..words import byte_size, counted
-from .common import THREADS, console
+from .common import PATH, THREADS, console
 from .help import Verb
 
 
 @click.command(cls=Verb)
-@click.argument("record", type=click.Path())
+@click.argument("record", type=PATH)
 @click.option(
     "--keep-last",
     type=click.IntRange(1),

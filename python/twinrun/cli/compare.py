@@ -13,7 +13,16 @@ import click
 from ..comparison.choices import ALIGNMENTS, METHODS
 from ..errors import TwinrunError, one_line
 from ..urls import without_secrets
-from .common import EXIT_STATUS, Range, console, device_options, format_options, over_ranks, progress_bar
+from .common import (
+    EXIT_STATUS,
+    PATH,
+    Range,
+    console,
+    device_options,
+    format_options,
+    over_ranks,
+    progress_bar,
+)
 from .help import Verb
 
 if TYPE_CHECKING:
@@ -186,7 +195,7 @@ def _traces(run_a: str, run_b: str | None) -> bool:
 
         other = run_b if found[0] else run_a
         if not os.path.exists(other):
-            raise MissingFile("no such file or folder", where=other, fix="check the path")
+            raise MissingFile.at(other)
         raise Incomparable("is no trace, and the other run is one", where=other, fix="compare two traces")
     return all(found)
 
@@ -320,8 +329,8 @@ def _compare_runs(
 
 
 @click.command(cls=_Compare)
-@click.argument("run_a", type=click.Path())
-@click.argument("run_b", type=click.Path(), required=False)
+@click.argument("run_a", type=PATH)
+@click.argument("run_b", type=PATH, required=False)
 @click.option(
     "--atol",
     type=float,
@@ -344,7 +353,7 @@ def _compare_runs(
 )
 @click.option(
     "--tolerances",
-    type=click.Path(),
+    type=PATH,
     default=None,
     metavar="FILE",
     help="Rules by field and step (TOML); 'twinrun tolerances' proposes them.",
@@ -406,7 +415,7 @@ def _compare_runs(
 )
 @click.option(
     "--closer-to",
-    type=click.Path(),
+    type=PATH,
     default=None,
     metavar="REFERENCE",
     help="Say whether RUN_B is farther from REFERENCE, such as a run in float64, than RUN_A is: by the largest and the "
@@ -425,12 +434,10 @@ def _compare_runs(
     "--method", type=click.Choice(METHODS), default="auto", show_default=True, help="How to compare."
 )
 @click.option("--no-metadata", is_flag=True, help="Do not use metadata beside the files.")
-@click.option(
-    "--json", "json_file", type=click.Path(), default=None, metavar="FILE", help="All facts; - is stdout."
-)
+@click.option("--json", "json_file", type=PATH, default=None, metavar="FILE", help="All facts; - is stdout.")
 @click.option(
     "--picture",
-    type=click.Path(),
+    type=PATH,
     default=None,
     metavar="FILE",
     help="Growth of |a-b| by step (.png, .pdf, .svg).",
@@ -438,15 +445,15 @@ def _compare_runs(
 @click.option(
     "--html",
     "html_file",
-    type=click.Path(),
+    type=PATH,
     default=None,
     metavar="FILE",
     help="A self-contained page.",
 )
-@click.option("--junit", type=click.Path(), default=None, metavar="FILE", help="JUnit XML.")
+@click.option("--junit", type=PATH, default=None, metavar="FILE", help="JUnit XML.")
 @click.option(
     "--list-differences",
-    type=click.Path(),
+    type=PATH,
     default=None,
     metavar="FILE",
     help="Every element that differs, as Parquet (or .csv).",

@@ -12,7 +12,7 @@ import click
 
 from ..errors import MissingFile, TwinrunError
 from .choices import IMPORTED
-from .common import Range, console
+from .common import PATH, Range, console
 from .help import QUICK, Group, options_of
 from .progress import Teller, span
 from .quick import init, quick
@@ -100,16 +100,14 @@ def _places(study: str, folder: str | None) -> tuple[Path | None, Path]:
 
 
 @ensemble.command()
-@click.argument("study", type=click.Path())
-@click.option(
-    "--folder", type=click.Path(), default=None, help="Folder of the study; default: STUDY without .toml."
-)
+@click.argument("study", type=PATH)
+@click.option("--folder", type=PATH, default=None, help="Folder of the study; default: STUDY without .toml.")
 @click.option("--retry", type=click.IntRange(0), default=None, metavar="N",
               help="Repeat failed tasks up to N times; default: from the study.")  # fmt: skip
 @click.option("--amend", is_flag=True, help="Go on with a changed study, such as one with more repetitions.")
 @click.option(
     "--parquet",
-    type=click.Path(),
+    type=PATH,
     default=None,
     metavar="FILE",
     help="Write all tasks to this file at the end.",
@@ -148,7 +146,7 @@ def run(
 
 
 @ensemble.command()
-@click.argument("folder", type=click.Path())
+@click.argument("folder", type=PATH)
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def status(folder: str, as_json: bool) -> int:
     """Say how far a study is, also while it runs."""
@@ -180,7 +178,7 @@ def status(folder: str, as_json: bool) -> int:
 
 
 @ensemble.command()
-@click.argument("study", type=click.Path())
+@click.argument("study", type=PATH)
 @click.option(
     "--blocks", type=click.IntRange(0), default=2, show_default=True, help="Blocks whose tasks are listed."
 )
@@ -233,12 +231,12 @@ def _imported(place: str, stack: contextlib.ExitStack, value: str, factors: tupl
 
 
 @ensemble.command()
-@click.argument("folder", type=click.Path())
+@click.argument("folder", type=PATH)
 @click.option(
-    "--html", type=click.Path(), default=None, metavar="FILE", help="One file with all tables and pictures."
+    "--html", type=PATH, default=None, metavar="FILE", help="One file with all tables and pictures."
 )
 @click.option(
-    "--json", "json_file", type=click.Path(), default=None, metavar="FILE", help="All figures; - is stdout."
+    "--json", "json_file", type=PATH, default=None, metavar="FILE", help="All figures; - is stdout."
 )
 @click.option(
     "--matters",
@@ -249,7 +247,7 @@ def _imported(place: str, stack: contextlib.ExitStack, value: str, factors: tupl
 @click.option("--confidence", type=Range(0.5, 0.999), default=None,
               help="Confidence of intervals; 1 - the rate of false alarms over all analyses.")  # fmt: skip
 @click.option(
-    "--against", type=click.Path(), default=None, metavar="FOLDER", help="An earlier study to compare with."
+    "--against", type=PATH, default=None, metavar="FOLDER", help="An earlier study to compare with."
 )
 @click.option(
     "--exit-status",
@@ -272,7 +270,7 @@ def _imported(place: str, stack: contextlib.ExitStack, value: str, factors: tupl
 @click.option(
     "--covariate",
     "covariates",
-    type=click.Path(),
+    type=PATH,
     multiple=True,
     metavar="CSV",
     help="Numbers of tasks: a column task or time, and one for each covariate.",
@@ -324,7 +322,7 @@ def report(folder: str, html: str | None, json_file: str | None, matters: float 
 
 
 @ensemble.command()
-@click.argument("folder", type=click.Path())
+@click.argument("folder", type=PATH)
 @click.option(
     "--slow",
     type=int,
@@ -341,10 +339,10 @@ def report(folder: str, html: str | None, json_file: str | None, matters: float 
 )
 @click.option("--by", default="", metavar="FACTOR=LEVEL", help="Compare tasks at this level with all others.")
 @click.option("--top", type=click.IntRange(1), default=15, show_default=True, help="Calls to list.")
-@click.option("--picture", type=click.Path(), default=None, metavar="FILE",
+@click.option("--picture", type=PATH, default=None, metavar="FILE",
               help="Bars of the differences and histograms: .svg, .png, .pdf.")  # fmt: skip
 @click.option(
-    "--json", "json_file", type=click.Path(), default=None, metavar="FILE", help="All figures; - is stdout."
+    "--json", "json_file", type=PATH, default=None, metavar="FILE", help="All figures; - is stdout."
 )
 def profiles(
     folder: str,
@@ -399,8 +397,8 @@ def profiles(
 
 
 @ensemble.command()
-@click.argument("folder", type=click.Path())
-@click.argument("file", type=click.Path())
+@click.argument("folder", type=PATH)
+@click.argument("file", type=PATH)
 @click.option(
     "--format",
     "form",
@@ -458,8 +456,8 @@ _COLUMNS = [
 
 
 @ensemble.command("import")
-@click.argument("files", type=click.Path(), nargs=-1, required=True)
-@click.option("--output", type=click.Path(), required=True, metavar="FOLDER", help="Folder of the new study.")
+@click.argument("files", type=PATH, nargs=-1, required=True)
+@click.option("--output", type=PATH, required=True, metavar="FOLDER", help="Folder of the new study.")
 @_COLUMNS[0]
 @_COLUMNS[1]
 @_COLUMNS[2]

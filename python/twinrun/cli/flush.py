@@ -11,7 +11,7 @@ from .. import _core
 from ..errors import MissingFile, TwinrunError, one_line
 from ..urls import is_url
 from ..words import byte_size
-from .common import console
+from .common import PATH, console
 from .help import Verb
 
 
@@ -92,9 +92,9 @@ def _upload(local: str, url: str) -> int:
 
 
 @click.command(cls=Verb)
-@click.argument("local", type=click.Path())
+@click.argument("local", type=PATH)
 @click.option(
-    "--to", "history", type=click.Path(), default=None, metavar="HISTORY",
+    "--to", "history", type=PATH, default=None, metavar="HISTORY",
     help="The history; by default the one that the run was captured into. Or a bucket: s3://BUCKET/PREFIX.",
 )  # fmt: skip
 def flush(local: str, history: str | None) -> int:

@@ -10,7 +10,7 @@ import click
 from ..errors import TwinrunError, one_line
 from ..words import byte_size, counted, whole_percent
 from .choices import GOLDEN_CHUNK
-from .common import SIZE, console, format_options, progress_bar, read_options
+from .common import PATH, SIZE, console, format_options, progress_bar, read_options
 from .help import Group
 
 
@@ -20,11 +20,11 @@ def golden() -> None:
 
 
 @golden.command()
-@click.argument("run", type=click.Path())
+@click.argument("run", type=PATH)
 @click.option(
     "--output",
     "-o",
-    type=click.Path(),
+    type=PATH,
     required=True,
     metavar="FOLDER",
     help="Where to keep the golden files.",
@@ -34,7 +34,7 @@ def golden() -> None:
 @click.option(
     "--ulp", type=int, default=None, metavar="N", help="Numbers at most N representable values apart agree."
 )
-@click.option("--tolerances", type=click.Path(), default=None, metavar="FILE",
+@click.option("--tolerances", type=PATH, default=None, metavar="FILE",
               help="Rules by field and step, as for 'twinrun compare'.")  # fmt: skip
 @click.option("--key", default=None, metavar="GLOB",
               help="Field with particle IDs: rows are kept in their order, of all ranks together.")  # fmt: skip
@@ -155,8 +155,8 @@ def _report_error(
 
 
 @golden.command()
-@click.argument("folder", metavar="GOLDEN", type=click.Path())
-@click.argument("run", type=click.Path())
+@click.argument("folder", metavar="GOLDEN", type=PATH)
+@click.argument("run", type=PATH)
 @click.option(
     "--field", "fields", multiple=True, metavar="GLOB", help="Only these fields; may be given again."
 )
@@ -170,10 +170,8 @@ def _report_error(
 )
 @click.option("--undecided", type=click.Choice(["fail", "pass"]), default="fail", show_default=True,
               help="Whether a field that is undecided within one cell counts as different, or passes.")  # fmt: skip
-@click.option(
-    "--json", "json_file", type=click.Path(), default=None, metavar="FILE", help="All facts; - is stdout."
-)
-@click.option("--junit", type=click.Path(), default=None, metavar="FILE", help="A report as JUnit XML.")
+@click.option("--json", "json_file", type=PATH, default=None, metavar="FILE", help="All facts; - is stdout.")
+@click.option("--junit", type=PATH, default=None, metavar="FILE", help="A report as JUnit XML.")
 @click.option("--github", is_flag=True, help="Annotations and a summary for GitHub Actions.")
 @click.option("--list", "most_listed", type=click.IntRange(1, 10_000_000), default=100, show_default=True,
               help="Elements and chunks to list of each field, at most.")  # fmt: skip

@@ -7,6 +7,7 @@ import click
 from ..errors import one_line
 from ..words import byte_size, counted, whole_percent
 from .common import (
+    PATH,
     SIZE,
     console,
     format_options,
@@ -19,7 +20,7 @@ from .help import Verb
 
 
 @click.command(cls=Verb)
-@click.argument("paths", type=click.Path(), nargs=-1, required=True)
+@click.argument("paths", type=PATH, nargs=-1, required=True)
 @click.option(
     "--atol", type=float, default=0.0, show_default=True, help="Absolute tolerance of later comparisons."
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from ..errors import TwinrunError
-from .common import console
+from .common import PATH, console
 from .help import Verb
 
 if TYPE_CHECKING:
@@ -139,13 +139,11 @@ def _notes(command: tuple[str, ...], ended: _Ended) -> list[str]:
     "--inject", metavar="RULES", default="", help="Delay or leave out calls, as write:delay=1ms..5ms."
 )
 @click.option("--seed", type=click.IntRange(0), default=0, help="Seed of random delays.")
-@click.option(
-    "--output", type=click.Path(), metavar="FOLDER", default=None, help="Keep the profiles in this folder."
-)
+@click.option("--output", type=PATH, metavar="FOLDER", default=None, help="Keep the profiles in this folder.")
 @click.option("--flush", type=click.IntRange(0, 999_999), default=0, metavar="SECONDS",
               help="Also write profiles while it runs, for a command that will be killed.")  # fmt: skip
 @click.option(
-    "--json", "json_file", type=click.Path(), metavar="FILE", default=None, help="All profiles; - is stdout."
+    "--json", "json_file", type=PATH, metavar="FILE", default=None, help="All profiles; - is stdout."
 )
 @click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Calls to list.")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)

@@ -12,7 +12,7 @@ import click
 from .. import _core
 from ..errors import one_line
 from ..words import byte_size
-from .common import console
+from .common import PATH, console
 from .help import Verb
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def _divergence(step: _core.HistoryStep) -> str:
 
 
 @click.command(cls=Verb)
-@click.argument("run", type=click.Path())
+@click.argument("run", type=PATH)
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def log(run: str, as_json: bool) -> int:
     """List the committed steps of a history: sizes, how long capture blocked the application, where it

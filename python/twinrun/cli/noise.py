@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ..errors import TwinrunError
-from .common import Range, console, progress_bar
+from .common import PATH, Range, console, progress_bar
 from .help import Verb
 
 __all__ = ["noise"]
@@ -70,14 +70,10 @@ def _cores(text: str) -> list[int]:
     help="Run the loops again, for a fifth of the time, while the kernel traces what takes time, by name (root).",
 )
 @click.option(
-    "--json", "json_file", type=click.Path(), default=None, metavar="FILE", help="All figures; - is stdout."
+    "--json", "json_file", type=PATH, default=None, metavar="FILE", help="All figures; - is stdout."
 )
-@click.option(
-    "--html", type=click.Path(), default=None, metavar="FILE", help="One page with table and picture."
-)
-@click.option(
-    "--picture", type=click.Path(), default=None, metavar="FILE", help="The picture: .png, .svg or .pdf."
-)
+@click.option("--html", type=PATH, default=None, metavar="FILE", help="One page with table and picture.")
+@click.option("--picture", type=PATH, default=None, metavar="FILE", help="The picture: .png, .svg or .pdf.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the result only.")
 def noise(seconds: float, cores: str, free: int | None, no_compare: bool, threshold: str, rounds: int, confidence: float, rtla: bool, trace: bool,
           json_file: str | None, html: str | None, picture: str | None, quiet: bool) -> int:  # fmt: skip

@@ -10,7 +10,7 @@ import click
 from ..errors import one_line
 from ..words import byte_size
 from .choices import METHODS
-from .common import SIZE, THREADS, console
+from .common import PATH, SIZE, THREADS, console
 from .help import Verb
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ MOST = 20  # notes that are shown
 
 
 @click.command(cls=Verb)
-@click.argument("source", type=click.Path())
-@click.argument("record", type=click.Path())
+@click.argument("source", type=PATH)
+@click.argument("record", type=PATH)
 @click.option(
     "--method", type=click.Choice(METHODS), default="runs", show_default=True, help="How copies are found."
 )
@@ -42,7 +42,7 @@ MOST = 20  # notes that are shown
 )
 @click.option("--bounded", is_flag=True,
               help="Chunks within their field's tolerance of what restore gives are not kept again.")  # fmt: skip
-@click.option("--against", type=click.Path(), default=None, metavar="RECORD",
+@click.option("--against", type=PATH, default=None, metavar="RECORD",
               help="Record of another run: its content is not kept again. It must stay where it is.")  # fmt: skip
 @click.option(
     "--append",

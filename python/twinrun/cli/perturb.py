@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import click
 
-from .common import format_options
+from .common import PATH, format_options
 from .help import Verb
 
 __all__ = ["perturb"]
 
 
 @click.command(cls=Verb)
-@click.argument("sources", nargs=-1, required=True, type=click.Path())
-@click.option("-o", "--output", type=click.Path(), required=True, metavar="FOLDER",
+@click.argument("sources", nargs=-1, required=True, type=PATH)
+@click.option("-o", "--output", type=PATH, required=True, metavar="FOLDER",
               help="Members are written to FOLDER/member-001 and so on.")  # fmt: skip
 @click.option("--members", type=click.IntRange(1, 100_000), default=1, show_default=True, help="How many.")
 @click.option("--ulp", type=click.IntRange(1, 1 << 20), default=None, metavar="N",

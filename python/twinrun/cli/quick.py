@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import TwinrunError, one_line
-from .common import Range, console
+from .common import PATH, Range, console
 from .help import QUICK, Verb
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def _random_order() -> int:
 @click.option(
     "-o",
     "--keep",
-    type=click.Path(),
+    type=PATH,
     default=None,
     metavar="FOLDER",
     help="Keep the runs as a study, for twinrun ensemble report.",
@@ -142,15 +142,15 @@ def _random_order() -> int:
     "--export-json",
     "--export",
     "export_json",
-    type=click.Path(),
+    type=PATH,
     default=None,
     metavar="FILE",
     help="Times and means, as hyperfine writes them.",
 )
 @click.option(
-    "--export-csv", type=click.Path(), default=None, metavar="FILE", help="Means, as hyperfine writes them."
+    "--export-csv", type=PATH, default=None, metavar="FILE", help="Means, as hyperfine writes them."
 )
-@click.option("--export-markdown", type=click.Path(), default=None, metavar="FILE", help="The table.")
+@click.option("--export-markdown", type=PATH, default=None, metavar="FILE", help="The table.")
 @click.option("-q", "--quiet", is_flag=True, help="Print the sentence only.")
 def quick(given: CommandLine, keep: str | None, export_json: str | None, export_csv: str | None, export_markdown: str | None, quiet: bool) -> int:  # fmt: skip
     """Compare the times of commands: a table, and a sentence with its interval."""
@@ -275,7 +275,7 @@ def _notes(found: Conditions, given: CommandLine, ended: str) -> list[str]:
 @click.option(
     "-o",
     "--output",
-    type=click.Path(),
+    type=PATH,
     default="study.toml",
     show_default=True,
     metavar="FILE",

@@ -7,13 +7,13 @@ import re
 import click
 
 from ..errors import TwinrunError, one_line
-from .common import SIZE, THREADS, console
+from .common import PATH, SIZE, THREADS, console
 from .help import Verb
 
 
 @click.command(cls=Verb)
-@click.argument("record", type=click.Path())
-@click.argument("to", type=click.Path())
+@click.argument("record", type=PATH)
+@click.argument("to", type=PATH)
 @click.option(
     "--step",
     "steps",

@@ -9,7 +9,7 @@ import click
 from .. import _core
 from ..errors import Uncompared, one_line
 from ..words import byte_size
-from .common import console, format_options, print_not_compared
+from .common import PATH, console, format_options, print_not_compared
 from .help import Verb
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def _table_of(fields: Iterable[FieldRef]) -> Table:
 
 
 @click.command(cls=Verb)
-@click.argument("path", type=click.Path(), required=False)
+@click.argument("path", type=PATH, required=False)
 @click.option(
     "--step", type=int, default=None, help="Of a history or folder: this step (default: the first)."
 )

@@ -12,7 +12,7 @@ import click
 
 from ..errors import TwinrunError
 from .choices import COMMUNICATORS, INTENSITIES, PARTICLES, SIZES
-from .common import Range, console, progress_bar
+from .common import PATH, Range, console, progress_bar
 from .help import Group
 
 if TYPE_CHECKING:
@@ -63,16 +63,16 @@ def _shared(command: Callable) -> Callable:
     name = command.__name__.removeprefix("study_")
     options = [
         click.option("--ranks", type=click.IntRange(1), default=16, show_default=True, help="Ranks of a job."),
-        click.option("--program", multiple=True, type=click.Path(), help="haccio; default: TWINRUN_HACCIO, or from the PATH."),
+        click.option("--program", multiple=True, type=PATH, help="haccio; default: TWINRUN_HACCIO, or from the PATH."),
         click.option("--mpiexec", multiple=True, help="Launcher with options; default: the one that haccio was built with."),
         click.option("--least", type=click.IntRange(2), default=10, show_default=True, help="Repetitions, at least."),
         click.option("--most", type=click.IntRange(2), default=40, show_default=True, help="Repetitions, at most."),
         click.option("--confidence", type=Range(0.5, 0.999), default=0.95, show_default=True, help="Of the intervals."),
         click.option("--seed", type=click.IntRange(0), default=1, show_default=True, help="Seed of the order of runs."),
-        click.option("--journal", type=click.Path(), default=f"haccio-{name}.jsonl", show_default=True,
+        click.option("--journal", type=PATH, default=f"haccio-{name}.jsonl", show_default=True,
                      help="File that keeps all runs."),
-        click.option("--json", "json_path", type=click.Path(), help="Write all figures to this file; - is stdout."),
-        click.option("--picture", type=click.Path(), help="Draw the figures: PNG, PDF or SVG, by matplotlib."),
+        click.option("--json", "json_path", type=PATH, help="Write all figures to this file; - is stdout."),
+        click.option("--picture", type=PATH, help="Draw the figures: PNG, PDF or SVG, by matplotlib."),
         click.option("--run-limit", type=Range(1), default=600.0, show_default=True,
                      help="Seconds of one run, at most."),
         click.option("-q", "--quiet", is_flag=True, help="Print the guidance only."),

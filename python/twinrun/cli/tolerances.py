@@ -7,7 +7,7 @@ import os
 import click
 
 from ..errors import TwinrunError, one_line, options_of_compare
-from .common import device_options, format_options, progress_bar, say_without_effect
+from .common import PATH, device_options, format_options, progress_bar, say_without_effect
 from .help import Verb
 
 _MOST_NAMED = 3
@@ -18,9 +18,9 @@ def _options(verb: click.Command) -> set[str]:
 
 
 @click.command(cls=Verb)
-@click.argument("runs", nargs=-1, required=True, type=click.Path())
+@click.argument("runs", nargs=-1, required=True, type=PATH)
 @click.option(
-    "-o", "--output", type=click.Path(), default=None, metavar="FILE", help="File to write; default: stdout."
+    "-o", "--output", type=PATH, default=None, metavar="FILE", help="File to write; default: stdout."
 )
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @click.option("--margin", type=float, default=2.0, show_default=True, help="Factor on the spread.")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import click
 
 from ..errors import one_line
-from .common import SIZE, THREADS, console
+from .common import PATH, SIZE, THREADS, console
 from .help import Verb
 
 MOST = 20
 
 
 @click.command(cls=Verb)
-@click.argument("paths", type=click.Path(), nargs=-1, required=True)
+@click.argument("paths", type=PATH, nargs=-1, required=True)
 @click.option("--threads", type=THREADS, default=0, help="Worker threads; 0: all cores.")
 @click.option(
     "--memory", type=SIZE, default="1G", show_default=True, help="Read buffers of records, at most."

@@ -215,6 +215,16 @@ def open_file(path: str | os.PathLike[str], format: str | None = None, **options
     columns. Sizes in headers are checked against the size of the file before memory is allocated.
     """
     path = os.fspath(path)
+    try:
+        return _opened(path, format, options)
+    except FormatError as error:
+        from .advice import with_advice
+
+        raise with_advice(error, path) from error.__cause__
+
+
+def _opened(path: str, format: str | None, options: dict[str, object]) -> FileContent:
+    """What `open_file` returns."""
     with reading(path):
         chosen = _choose(path, format, options)
         wrong = sorted(set(options) - chosen.options)

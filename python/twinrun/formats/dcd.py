@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from ..errors import DamagedFile, Unsupported
 from .facts import Fact
-from .files import open_regular, read_exact
+from .files import MEND, open_regular, read_exact
 from .frames import Frame, add_frames
 from .model import Extent, Field, FileContent, Format, checked_shape
 
@@ -49,7 +49,7 @@ class _Records:
         begin = self.at + 4
         if self.length(self.at) != length or self.length(begin + length) != length:
             message = f"{what} at byte {self.at} is no record of {length} bytes"
-            raise DamagedFile(message, where=self._path, fix="the file is cut short or damaged")
+            raise DamagedFile(message, where=self._path, fix=f"the file is cut short or damaged: {MEND}")
         self.at = begin + length + 4
         return begin
 
@@ -112,7 +112,7 @@ def _frames(
             raise Unsupported(f"more than {_MOST_FRAMES} frames in one file", where=path)
         if size - records.at < whole:
             message = f"frame {len(frames)} needs {whole} bytes, and {size - records.at} are left"
-            raise DamagedFile(message, where=path, fix="the file is cut short or damaged")
+            raise DamagedFile(message, where=path, fix=f"the file is cut short or damaged: {MEND}")
         step = first + len(frames) * (between or 1)
         frame = Frame(step, [], step * delta * _PICOSECONDS if delta else None)
         order = _NAMES[records.order == ">"]

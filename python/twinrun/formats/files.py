@@ -8,6 +8,7 @@ determined first, and lengths that the file itself states are checked against it
 from __future__ import annotations
 
 import os
+import re
 import stat
 from types import TracebackType
 from typing import BinaryIO
@@ -18,6 +19,7 @@ from ..remote import RemoteStream, object_of
 from ..urls import is_url
 
 __all__ = [
+    "MEND",
     "file_size",
     "files_below",
     "is_metadata",
@@ -28,6 +30,7 @@ __all__ = [
     "reading",
 ]
 
+MEND = "write it again, or restore it from a copy"  # what to do with a damaged file
 _OWN = ".twinrun"  # prefix of the names of twinrun's temporary files
 
 
@@ -60,18 +63,28 @@ def _as_format_error(error: Exception, where: str, part: str) -> FormatError:
             return Unsupported(
                 f"{part}files of this format are not read from stores", where=where, fix="download it first"
             )
+        if os.path.islink(where) and not os.path.exists(where):
+            return MissingFile.at(where)
         return MissingFile(f"{part}no such file", where=where, fix="check the path")
     if isinstance(error, MemoryError):
         return FormatError(f"{part}not enough memory to read it", where=where)
     if isinstance(error, OSError):
         # The HDF5 and zip libraries raise OSError without an error number of the system.
         if error.errno is None or error.strerror is None:
-            return DamagedFile(f"{part}{_words(error)}", where=where)
-        return FormatError(f"{part}cannot be read: {error.strerror}", where=where)
+            return DamagedFile(f"{part}{_words_of_library(error)}", where=where)
+        return FormatError.of_system(error, where, part)
     if isinstance(error, RecursionError):
         return DamagedFile(f"{part}nested too deeply", where=where)
+    if str(error) == "File is not a zip file":  # of BadZipFile
+        return DamagedFile("is no zip archive, as files of this format are", where=where)
     # Libraries raise many types of exceptions on damaged input.
     return DamagedFile(f"{part}{_words(error)}", where=where)
+
+
+def _words_of_library(error: OSError) -> str:
+    """What HDF5 says, without the name of its function: that stands before the reason."""
+    found = re.fullmatch(r"Unable to [^()]* \((.*)\)", str(error).strip(), re.DOTALL)
+    return f"cannot be read: {found[1]}" if found else _words(error)
 
 
 def _words(error: BaseException) -> str:
@@ -117,7 +130,7 @@ def read_exact(file: BinaryIO, offset: int, count: int, where: str, what: str) -
         while count > 0:
             piece = pread(file, offset, min(count, 1 << 26))
             if not piece:
-                raise DamagedFile(f"{what}: the file ends {count} bytes too early", where=where)
+                raise DamagedFile(f"{what}: the file ends {count} bytes too early", where=where, fix=MEND)
             parts.append(piece)
             offset += len(piece)
             count -= len(piece)

@@ -22,7 +22,7 @@ from ..errors import DamagedFile, Unsupported
 from . import fits_images, fits_tables
 from .attributes import add_attribute
 from .facts import Fact
-from .files import open_regular, read_exact
+from .files import MEND, open_regular, read_exact
 from .fits_header import BLOCK, Header, parse_header
 from .model import FileContent, Format, flag
 from .worker_client import PATIENCE, seconds_of
@@ -123,7 +123,7 @@ def _units(file: BinaryIO, size: int, path: str) -> list[Unit]:
             raise DamagedFile(
                 f"no header of FITS at {place}",
                 where=path,
-                fix="the file is cut short, or something was added",
+                fix=f"the file is cut short, or something was added: {MEND}",
             )
         header = parse_header(file, at, size, path)
         if not units and header.values.get("SIMPLE") is not True:
@@ -132,7 +132,9 @@ def _units(file: BinaryIO, size: int, path: str) -> list[Unit]:
         whole = unit.size + -unit.size % BLOCK
         if whole > size - unit.data:
             message = f"the data of {unit.name!r:.60} need {whole} bytes, and {size - unit.data} are left"
-            raise DamagedFile(message, where=path, fix="the file is cut short or its header is wrong")
+            raise DamagedFile(
+                message, where=path, fix=f"the file is cut short or its header is wrong: {MEND}"
+            )
         units.append(unit)
         at = unit.data + whole
     return units

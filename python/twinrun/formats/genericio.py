@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import DamagedFile, FormatError, Unsupported
 from .element_types import ITEMSIZE
-from .files import open_regular, read_exact
+from .files import MEND, open_regular, read_exact
 from .model import Extent, Field, FileContent, Format, checked_shape, flag
 from .naming import Place
 
@@ -305,7 +305,9 @@ def _parse(path: str, size: int, header: bytes, order: str, mark: str) -> _File:
                 message = (
                     f"rank {rank}: {variable.name!r} needs {bytes_} bytes at {begin}, the file has {size}"
                 )
-                raise DamagedFile(message, where=path, fix="the file is cut short or its header is wrong")
+                raise DamagedFile(
+                    message, where=path, fix=f"the file is cut short or its header is wrong: {MEND}"
+                )
             mine.append(_Block(path, begin, count, bytes_, name))
             begin += bytes_ + _CRC
         blocks.append((rank, mine))

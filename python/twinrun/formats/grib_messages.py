@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from ..errors import DamagedFile, Unsupported
-from .files import read_exact
+from .files import MEND, read_exact
 
 __all__ = ["Message", "read_messages"]
 
@@ -61,7 +61,7 @@ def read_messages(file: BinaryIO, size: int, path: str) -> tuple[list[Message], 
             raise DamagedFile(
                 f"no message of GRIB at byte {at}, after {len(found)} fields",
                 where=path,
-                fix="the file is cut short or damaged, or something was added",
+                fix=f"the file is cut short or damaged, or something was added: {MEND}",
             )
         between += gap[:skip].strip(b"\0 \r\n\t\3")
         if len(between) > 1 << 20:
@@ -103,7 +103,7 @@ class _Reader:
             raise DamagedFile(
                 f"message at byte {self._at} has {length} bytes, and {left} are left",
                 where=self._path,
-                fix="the file is cut short or damaged",
+                fix=f"the file is cut short or damaged: {MEND}",
             )
         if self._bytes(self.end - 4, 4, "its last bytes") != _END:
             raise self._damaged(f"it does not end with {_END.decode()}")

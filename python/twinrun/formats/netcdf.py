@@ -21,7 +21,7 @@ from . import exodus
 from .attributes import MEANING, note_meaning
 from .element_types import ITEMSIZE, storage_dtype
 from .facts import shown
-from .files import open_regular, read_exact
+from .files import MEND, open_regular, read_exact
 from .model import Extent, Field, FileContent, Format, checked_shape, decoded, flag
 from .records import read_records
 
@@ -286,7 +286,7 @@ def _numbers(variable: _Variable, records: int, stride: int, size: int, path: st
             f"variable {name!r:.60} needs bytes {variable.begin} to {variable.begin + last + variable.span} of a "
             f"file of {size}"
         )
-        raise DamagedFile(message, where=path, fix="the file is cut short or its header is wrong")
+        raise DamagedFile(message, where=path, fix=f"the file is cut short or its header is wrong: {MEND}")
     within = math.prod(variable.shape)
     if not variable.is_record or stride == variable.span:
         return Field(name, code, "big", shape, extents=(Extent(path, variable.begin, count, itemsize),))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import DamagedFile, Unsupported
 from .element_types import ITEMSIZE
-from .files import open_regular, read_exact, reading
+from .files import MEND, open_regular, read_exact, reading
 from .layout import Stored, array_fields, bytes_field, plain_field, say_type
 from .model import FileContent, Format, checked_shape
 from .naming import field_name
@@ -123,7 +123,7 @@ def parse_header(read: Callable[[int, int], bytes], size: int, where: str, what:
         message = (
             f"{what}: {shape} of {made.dtype} needs {bytes_data} bytes, {size - begin - length} are left"
         )
-        raise DamagedFile(message, where=where, fix="the file is cut short or its header is wrong")
+        raise DamagedFile(message, where=where, fix=f"the file is cut short or its header is wrong: {MEND}")
     return made
 
 

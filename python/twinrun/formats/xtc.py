@@ -17,7 +17,7 @@ from ..errors import DamagedFile, Unsupported
 from . import xtc_worker
 from .blocks import BandReader, Box
 from .facts import Fact
-from .files import open_regular, read_exact
+from .files import MEND, open_regular, read_exact
 from .frames import Frame, add_frames
 from .model import Extent, Field, FileContent, Format, checked_shape, decoded
 from .worker_client import PATIENCE, Worker, check_installed, seconds_of
@@ -78,7 +78,7 @@ def _frame(file: BinaryIO, at: int, size: int, path: str) -> tuple[Frame, int, i
     where = f"frame at byte {at}"
 
     def damaged(what: str) -> DamagedFile:
-        return DamagedFile(f"{where}: {what}", where=path, fix="the file is cut short or damaged")
+        return DamagedFile(f"{where}: {what}", where=path, fix=f"the file is cut short or damaged: {MEND}")
 
     head = read_exact(file, at, min(92, size - at), path, "header")
     if len(head) < 56:

@@ -20,6 +20,7 @@ from ..comparison.settings import Decision, Settings
 from ..comparison.tolerances import Periods, missing_steps, periods_of
 from ..comparison.work import parse_steps
 from ..errors import Incomparable, MissingFile, TwinrunError
+from ..remote import Copies
 from ..runs.fields import FieldRef, check_alike
 from ..runs.opening import open_subject, without_effect
 from ..runs.order import in_type
@@ -58,10 +59,17 @@ class _Request:
     ulp: int | None = None
     periods: Periods = field(default_factory=Periods)
     name: str | None = None  # of the golden files, where the folder has copies of them
+    copies: Copies | None = None  # of golden files in a store: each is copied when it is needed
 
     @property
     def label(self) -> str:
         return self.folder if self.name is None else self.name
+
+    def kept(self, place: GoldenPlace) -> _Kept:
+        """What is kept of a place. Raises an error unless the files are those that the manifest lists."""
+        if self.copies is not None:
+            self.copies.bring(file.file for file in place.files())
+        return _Kept(*open_place(self.folder, place))
 
     def decision(self, saved: GoldenFieldFacts, ref: FieldRef) -> Decision:
         """What counts as different in a field, element by element row by row."""
@@ -135,11 +143,6 @@ class _Kept:
     digests: Digests
     values: Mapping[str, KeptValues]
 
-    @classmethod
-    def open(cls, folder: str, place: GoldenPlace) -> _Kept:
-        """Raises an error unless the files are those that the manifest lists."""
-        return cls(*open_place(folder, place))
-
     def elements(self, name: str) -> FieldRef:
         """The values of a field. Raises DamagedFile where its digests are of others."""
         return kept_ref(self.digests, name, self._elements)
@@ -151,7 +154,7 @@ class _Kept:
 
 def _check_place(request: _Request, place: GoldenPlace, of_run: Place) -> _Found:
     """Compares one place. Raises TwinrunError where none of it can be compared."""
-    kept = _Kept.open(request.folder, place)
+    kept = request.kept(place)
     with request.subject.open(of_run, whole=False) as opened:
         return _check_opened(request, place, kept, opened)
 
@@ -235,7 +238,7 @@ def _check_step(
         found.problems += [GoldenProblem(step, None, None, str(e)) for e in rows.problems]
         kinds = {kind.key: kind for kind in rows.kinds}
         for place in (p for p in places if p.by_id):
-            kept = _Kept.open(request.folder, place)
+            kept = request.kept(place)
             for name in dict.fromkeys(f.key for f in place.fields if f.key is not None):
                 saved = [f for f in place.fields if f.key == name and f.name != name]
                 of_ids = next(f for f in place.fields if f.name == name)
@@ -254,7 +257,7 @@ def _check_step(
             at = next(iter(by_rank)) if alone else rank
             if at in by_rank:
                 of_rank = by_rank.pop(at)
-                kept = _Kept.open(request.folder, of_rank)
+                kept = request.kept(of_rank)
                 found.add(_check_opened(request, of_rank, kept, present, rows.names))
                 continue
             found.problems += _not_saved(request, step, rank, present, rows.names)
@@ -433,7 +436,7 @@ def _check_step_by_values(
     """Compares a step by ID that was saved in the order of its run: as far as values are kept."""
     found = _Found()
     label = request.subject.label
-    sides = [(place, _Kept.open(request.folder, place)) for place in places]
+    sides = [(place, request.kept(place)) for place in places]
     refs = [(place.rank, {n: k.elements(n) for n in k.values}) for place, k in sides]
     facts = {f.name: f for place in places for f in place.fields}
     with contextlib.ExitStack() as stack:
@@ -676,11 +679,14 @@ def check(
     if undecided not in ("fail", "pass"):
         raise TwinrunError(f"undecided must be 'fail' or 'pass', not {undecided!r}")
     folder = label = checked_path(golden)
+    copies = None
     if is_url(folder):
         label = without_secrets(folder)
         copies = copied(folder)
         folder = copies.folder
     if not os.path.exists(folder):
+        if os.path.lexists(folder):
+            raise MissingFile.at(folder)
         raise MissingFile(
             "no such folder", where=folder, fix="make it with: twinrun golden save RUN --output FOLDER"
         )
@@ -696,7 +702,7 @@ def check(
     subject = open_subject(run, options)
     reading = {"most_listed": most_listed, "threads": threads, "memory": memory, "io": io}
     request = _Request(folder, manifest, subject, globs, (*manifest.ignored_attributes, *ignored), reading, key, ulp,
-                       periods_of(period), label)  # fmt: skip
+                       periods_of(period), label, copies)  # fmt: skip
     found = _check_all(request, steps, progress)
     found.notes[:0] = [*subject.notes, *without_effect([subject], options)]
     for name, where, why in subject.skipped:

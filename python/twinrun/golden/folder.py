@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from .. import _core
-from ..errors import DamagedFile, MissingFile, TwinrunError
+from ..errors import DamagedFile, FormatError, MissingFile, TwinrunError
 from ..formats.files import file_size
 from ..runs.subject import Place
 from .digests import Digests
@@ -363,7 +363,7 @@ def _content(folder: str, listed: GoldenFile) -> bytes:
     except FileNotFoundError:
         raise MissingFile("no such file", where=path, fix=_RESTORE) from None
     except OSError as e:
-        raise TwinrunError(f"cannot be read: {e.strerror}", where=path) from None
+        raise FormatError.of_system(e, path) from None
     if len(content) != listed.bytes or checksum(content) != listed.xxh3:
         raise DamagedFile("is not the file that golden.json names", where=path, fix=_RESTORE)
     return content

@@ -18,7 +18,7 @@ from typing import Any
 
 from .. import _core
 from ..comparison.settings import Decision
-from ..errors import DamagedFile, MissingFile, TwinrunError, Unsupported
+from ..errors import DamagedFile, FormatError, MissingFile, TwinrunError, Unsupported
 from ..formats.element_types import COMPLEX, FLOATING, ITEMSIZE
 from ..formats.files import file_size
 from ..marks import GOLDEN_MANIFEST as MANIFEST
@@ -282,13 +282,21 @@ class Manifest:
             raise MissingFile(
                 "no such file", where=path, fix="make it with: twinrun golden save RUN --output FOLDER"
             ) from None
+        except NotADirectoryError:
+            raise FormatError(
+                "is a file, and no folder of golden files",
+                where=folder,
+                fix="make one with: twinrun golden save RUN --output FOLDER",
+            ) from None
         except OSError as e:
-            raise TwinrunError(f"cannot be read: {e.strerror}", where=path) from None
+            raise FormatError.of_system(e, path) from None
         return cls.parse(content, path)
 
     @classmethod
     def parse(cls, content: bytes, path: str) -> Manifest:
         """Reads the bytes of a manifest; path: for messages. Raises DamagedFile, Unsupported."""
+        if not content.strip():
+            raise DamagedFile("is empty", where=path, fix=_RESTORE)
         try:
             d = json.loads(content.decode("utf-8"))
         except (ValueError, RecursionError) as e:

@@ -1,16 +1,16 @@
-"""Golden files that lie in a store: copies of them for one check."""
+"""Golden files that lie in a store: copies of them for one check, each made when it is needed."""
 
 from __future__ import annotations
 
 from ..errors import MissingFile
 from ..remote import Copies, below
-from .manifest import MANIFEST, Manifest
+from .manifest import MANIFEST
 
 __all__ = ["copied"]
 
 
 def copied(url: str) -> Copies:
-    """A folder with the golden files of a URL, which goes with what is returned.
+    """A folder with the manifest of the golden files of a URL, which goes with what is returned.
 
     Raises MissingFile if there are none.
     """
@@ -23,5 +23,4 @@ def copied(url: str) -> Copies:
         )
     copies = Copies(store)
     copies.bring([MANIFEST])
-    copies.bring(file.file for place in Manifest.read(copies.folder).places for file in place.files())
     return copies

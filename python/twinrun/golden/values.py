@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .. import _core
-from ..errors import DamagedFile, MissingFile, TwinrunError, Unsupported
+from ..errors import DamagedFile, FormatError, MissingFile, Unsupported
 from ..formats.element_types import ITEMSIZE, storage_dtype
 from ..formats.files import file_size
 from ..marks import VALUES_MAGIC
@@ -114,7 +114,7 @@ def read_values(path: str, metadata: bytes) -> dict[str, KeptValues]:
     except FileNotFoundError:
         raise MissingFile("no such file", where=path, fix=_RESTORE) from None
     except OSError as e:
-        raise TwinrunError(f"cannot be read: {e.strerror}", where=path) from None
+        raise FormatError.of_system(e, path) from None
     return parsed_values(content, path, metadata)
 
 

@@ -466,13 +466,21 @@ def index(
                 fix="index the files before they are copied there, or keep golden files of them: twinrun golden save",
             )
         if os.path.isdir(path) and is_history(path):
-            raise Incomparable("is a history: its metadata was written at capture", where=path)
+            raise Incomparable(
+                "is a history: its metadata was written at capture",
+                where=path,
+                fix="compare it as it is: twinrun compare RUN_A RUN_B",
+            )
         is_given, forced = "format" in options, told_format(options)
         if os.path.isdir(path) and not is_data_set(path, forced):
             files = list_folder(path, options).data()
             openers = [(f.path, f.open if is_given else f.open_whatever) for f in files]
             if not openers:
-                raise Incomparable("no data files of a known format in this folder", where=path)
+                raise Incomparable(
+                    "no data files of a known format in this folder",
+                    where=path,
+                    fix="name a folder with the files of a run; --format NAME reads files of any name",
+                )
         else:
             openers = [(path, functools.partial(_open_forced, path, forced))]
         for name, opener in openers:

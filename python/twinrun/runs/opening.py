@@ -128,7 +128,7 @@ def open_subject(
         if scheme := foreign_scheme(path):
             fix = "name it by https://, s3:// or gs://, or download it first"
             raise Unsupported(f"{scheme}:// is not read", where=path, fix=fix)
-        raise MissingFile("no such file or folder", where=path, fix="check the path")
+        raise MissingFile.at(path)
     if not stat.S_ISDIR(mode):
         if path.endswith(METADATA_SUFFIX):
             return _Metadata(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -25,6 +26,7 @@ __all__ = ["open_remote"]
 
 
 _DATA_OF_STEP = re.compile(r"step-\d{10,}/rank-\d+\.(data|twm)")
+_OF_RANK = re.compile(r"/rank-(\d+)\.(?:.*\.)?(\w+)\Z")
 _WHOLE = 256 << 10  # bytes: smaller metadata is read as a whole, as each request takes its time
 
 
@@ -123,11 +125,26 @@ class _RemoteHistory(HistorySubject):
                     where=self.label,
                     fix="download it first, or name it by s3:// or gs://",
                 )
-            self._copies.bring(self._store.keys)
+            self._copies.bring(self._needed(place, files.difference))
         elif self._is_told(place):
             self._copies.stand_in(f"{folder}/{files.data}")
         else:
             self._copies.bring([f"{folder}/{files.data}"])
+
+    @functools.cached_property
+    def _differences(self) -> dict[str, int]:
+        """The differences of a record's steps, by their objects."""
+        steps = self._files.values()
+        return {f"{at}/{of.data}": of.difference for at, of in steps if of.difference is not None}
+
+    def _needed(self, place: Place, difference: int) -> Iterator[str]:
+        """The objects that a step of a record may be made of: of its rank, without later differences."""
+        for key in self._store.keys or ():
+            of_rank = _OF_RANK.search(key)
+            if of_rank is not None and (int(of_rank[1]) != place[1] or of_rank[2] == "twm"):
+                continue
+            if self._differences.get(key, 0) <= difference:
+                yield key
 
     def _bring_metadata(self, place: Place) -> None:
         folder, files = self._files[place]

@@ -413,7 +413,7 @@ def verify(path: str | os.PathLike[str], *, threads: int = 0, memory: int = MEMO
     path = own_source(checked_path(path))
     check_settings(threads=threads, memory=memory)
     if not os.path.exists(path):
-        raise MissingFile("no such file or folder", where=path, fix="check the path")
+        raise MissingFile.at(path)
     histories = [] if not os.path.isdir(path) else [path] if is_history(path) else _parts(path)
     if histories:
         found = [_verify_history(p, threads, memory) for p in histories]

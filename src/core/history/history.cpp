@@ -14,15 +14,32 @@ namespace fs = std::filesystem;
 Result<> check_manifest(const std::string& path, const char* what) {
     if (History::exists(path)) return success();
     const std::string file = manifest_path(path);
-    std::error_code ignored;
-    const auto kind = fs::symlink_status(file, ignored).type();
+    std::error_code why;
+    const auto kind = fs::symlink_status(file, why).type();
+    if (kind == fs::file_type::none)
+        return Error{ErrorCode::io,
+                     path + ": cannot be read: " + why.message() +
+                         (why == std::errc::permission_denied ? "; check owner and permissions" : "")};
     const char* const is = kind == fs::file_type::directory ? "a folder"
                            : kind == fs::file_type::symlink ? "a link that leads to no file"
                            : kind == fs::file_type::fifo    ? "a pipe"
                            : is_there(file)                 ? "not a regular file"
                                                             : nullptr;
-    if (is == nullptr)
-        return Error{ErrorCode::not_found, path + ": not " + what + ": there is no manifest.jsonl in it"};
+    if (is == nullptr) {
+        const auto at = fs::status(path, why).type();
+        if (at == fs::file_type::not_found && is_there(path))
+            return Error{ErrorCode::not_found,
+                         path + ": is a symbolic link to what is not there; mend the link"};
+        if (at == fs::file_type::not_found)
+            return Error{ErrorCode::not_found, path + ": no such file or folder; check the path"};
+        const std::string not_one = path + ": not " + what;
+        if (at != fs::file_type::directory)
+            return Error{ErrorCode::not_found,
+                         not_one + ": it is a file; name the folder that a run was captured into"};
+        return Error{ErrorCode::not_found, not_one +
+                                               ": there is no manifest.jsonl in it; name the folder that a "
+                                               "run was captured into"};
+    }
     return Error{ErrorCode::damaged, file + ": damaged: is " + is +
                                          ", where the manifest of a history is expected: restore the file "
                                          "from a copy, or move it away if it "

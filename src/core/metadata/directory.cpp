@@ -350,7 +350,10 @@ std::vector<std::byte> encode_directory(const Directory& directory, std::uint64_
 Result<HeaderFacts> decode_header(std::span<const std::byte> header, std::uint64_t file_bytes) {
     if (header.size() < kMetadataMagic.size() ||
         std::memcmp(header.data(), kMetadataMagic.data(), kMetadataMagic.size()) != 0) {
-        return Error{ErrorCode::damaged, "not a twinrun metadata file (its first bytes are others)"};
+        return Error{
+            ErrorCode::damaged,
+            "not a twinrun metadata file: its first bytes are others; restore it from a copy, or make it "
+            "again with: twinrun index"};
     }
     if (header.size() < kHeaderBytes) return damaged("truncated: it ends within its header");
     Decoder in(header.first(kHeaderBytes));

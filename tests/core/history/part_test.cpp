@@ -44,14 +44,23 @@ TEST_F(HistoryPartTest, AHistoryIsOpenedAsItIs) {
 TEST_F(HistoryPartTest, AManifestThatIsNoFileIsSaidToBeWhatItIs) {
     const fs::path manifest = folder_ / "manifest.jsonl";
     const std::string path = folder_.string();
-    const auto says = [&](const std::string& what) {
+    const auto says_of = [](const std::string& at, const std::string& what) {
         std::uint32_t ranks = 0;
-        for (const Error& error : {History::open(path).error(), read_history_settings(path, ranks).error(),
-                                   LocalHistory::read(path).error(), open_history_or_part(path).error()}) {
+        for (const Error& error : {History::open(at).error(), read_history_settings(at, ranks).error(),
+                                   LocalHistory::read(at).error(), open_history_or_part(at).error()}) {
             EXPECT_NE(error.message.find(what), std::string::npos) << error.message;
         }
     };
-    says("there is no manifest.jsonl");
+    const auto says = [&](const std::string& what) { says_of(path, what); };
+    says("there is no manifest.jsonl in it; name the folder that a run was captured into");
+    const std::string other = (folder_ / "other").string();
+    says_of(other, other + ": no such file or folder; check the path");
+    std::ofstream(other).put('x');
+    says_of(other, "a history: it is a file; name the folder");
+    fs::remove(other);
+    fs::create_symlink("gone", other);
+    says_of(other, other + ": is a symbolic link to what is not there; mend the link");
+    fs::remove(other);
     fs::create_directory(manifest);
     says(manifest.string() + ": damaged: is a folder");
     fs::remove(manifest);

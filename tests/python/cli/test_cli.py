@@ -18,6 +18,7 @@ import pytest
 from commands import COMMAND, HANG, check_error, command, load_json, process
 
 import twinrun
+from twinrun import _core
 from twinrun.cli import _VERBS, cli
 from twinrun.cli.common import SIZE
 from twinrun.cli.help import EXAMPLES, GROUPS
@@ -338,6 +339,30 @@ def test_manual_replaces_only_its_own_pages(tmp_path: Path, what: str) -> None:
     assert done.status == 2 and "twinrun-show.1" in done.err and "nothing was written" in done.err
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()} == before
     assert not (tmp_path / "twinrun.1").exists()
+
+
+def test_the_build_writes_the_manual_pages_that_wheels_have(tmp_path: Path) -> None:
+    """From the sources of Python and a module that lies elsewhere, with click and nothing else."""
+    script = Path(__file__).parents[3] / "python" / "bindings" / "manual.py"
+    (tmp_path / "built").mkdir()
+    module = Path(_core.__file__)
+    (tmp_path / "built" / module.name).symlink_to(module)
+    (tmp_path / "nothing").mkdir()
+    for package in ("numpy", "rich", "msgspec", "jinja2"):
+        (tmp_path / "nothing" / f"{package}.py").write_text(
+            "raise ImportError('is no requirement of the build')"
+        )
+    done = subprocess.run(
+        [sys.executable, "-B", script, script.parents[1], tmp_path / "built", tmp_path / "man1"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "nothing")},
+        capture_output=True,
+        text=True,
+        timeout=HANG,
+    )
+    assert done.returncode == 0 and done.stderr == "", done
+    assert command("manual", tmp_path / "again").status == 0
+    found, expected = ({p.name: p.read_text() for p in (tmp_path / n).iterdir()} for n in ("man1", "again"))
+    assert found == expected
 
 
 def test_manual_pages(tmp_path: Path) -> None:

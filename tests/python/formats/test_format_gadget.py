@@ -177,7 +177,7 @@ def test_contradictions(tmp_path):
         labelled + record(b"VELX\0\0\0\0", "<"): "after the label 'VELX'",
         labelled + record(b"VEL", "<"): "instead of a label",
         labelled + record(bytes(8), "<"): "is empty",
-        b"": "begin like",
+        b"": "is empty",
     }.items():
         path.write_bytes(data)
         with pytest.raises(DamagedFile, match=words):

@@ -241,7 +241,8 @@ BOMB = '<!DOCTYPE x [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;&a;">]>'
         ('<VTKFile type="I"><ImageData><Piece Extent="0 1 0 1"/></ImageData></VTKFile>', "six numbers"),
         ('<VTKFile type="I"><ImageData><Piece Extent="9 1 0 1 0 1"/></ImageData></VTKFile>', "ends before"),
         ("<VTKFile>" * 100, "more XML"),
-        ("", "XML is damaged"),
+        (" ", "XML is damaged"),
+        ("", "is empty"),
     ],
 )
 def test_hostile_and_odd_xml(tmp_path, text, words):

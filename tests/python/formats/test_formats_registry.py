@@ -60,7 +60,7 @@ def test_what_cannot_be_opened(tmp_path):
     for name, words in {
         "text.txt": "not recognised",
         "loop": "symbolic links",
-        "broken": "no such file",
+        "broken": "is a symbolic link to nowhere, which is not there",
         "pipe.f32": "not a regular file",
         "gone.npy": "no such file",
         "text.txt/x.npy": "no such file",

@@ -138,6 +138,33 @@ def test_a_difference_of_another_run_in_a_record(bucket: Bucket, tmp_path: Path,
     assert any(f"{url}/{file}: is not the difference that the journal names" in p for p in result.problems)
 
 
+@pytest.mark.parametrize("compacted", [False, True])
+def test_of_a_record_what_a_step_is_made_of_is_read(bucket: Bucket, tmp_path: Path, compacted: bool) -> None:
+    """Differences of later steps, and metadata of others, are not; leftovers of steps that are gone are."""
+    with twinrun.Run(tmp_path / "a", atol=1e-6, record="runs") as run:
+        parts = [noise(20_000, n) for n in range(7)]
+        for step in range(6):  # each begins with what the last one ended with
+            run.capture(step, {"x": np.concatenate(parts[step : step + 2])})
+    if compacted:
+        assert command("compact", tmp_path / "a", "--keep-last", "3").status == 0
+    steps = sorted(path.name for path in (tmp_path / "a").glob("step-0*"))
+    assert (tmp_path / "a" / "step-leftovers").exists() == compacted == (len(steps) == 3)
+    key = f"record-{compacted}"
+    bucket.put_folder(tmp_path / "a", key)
+    for step in steps:
+        bucket.asked.clear()
+        here = twinrun.compare(tmp_path / "a", f"s3://bucket/{key}", steps=str(int(step[5:])))
+        assert here.verdict == "same" and here.fields[0].elements == 40_000
+        read = {path.partition(f"{key}/")[2] for path, count in bucket.asked if count}
+        differences = {name for name in read if name.endswith(".twr") and "leftovers" not in name}
+        assert max(differences).startswith(f"{step}/")  # and no later one
+        # That of the first step says whether this is a trace.
+        assert {name for name in read if name.endswith(".twm")} == {
+            f"{s}/rank-00000.twm" for s in (steps[0], step)
+        }
+        assert any("leftovers" in name for name in read) == compacted
+
+
 def test_damage_of_each_file_is_told_of_its_url(bucket: Bucket, tmp_path: Path) -> None:
     """Metadata that was copied later than its data is no sign that to index it again would help."""
     captured(tmp_path / "a")
@@ -175,6 +202,25 @@ def test_golden_files(bucket: Bucket, tmp_path: Path) -> None:
     assert golden.check("s3://bucket/golden", "s3://bucket/x.npy").verdict == "different"
     done = command("golden", "check", "s3://bucket/golden", "s3://bucket/x.npy")
     assert done.status == 1 and "twinrun-remote-" not in done.out + done.err
+
+
+def test_golden_files_of_steps_that_are_not_checked_are_not_read(bucket: Bucket, tmp_path: Path) -> None:
+    with twinrun.Run(tmp_path / "run", atol=1e-6) as run:
+        for step in range(4):
+            run.capture(step, {"x": noise(50_000, step), "y": noise(100, step)})
+    golden.save(tmp_path / "run", tmp_path / "golden", atol=1e-6)
+    bucket.put_folder(tmp_path / "golden", "some/golden")
+    sizes = {p.name: p.stat().st_size for p in (tmp_path / "golden").iterdir()}
+    bucket.asked.clear()
+    assert golden.check("s3://bucket/some/golden", tmp_path / "run", steps="2").verdict == "same"
+    read = {path.rpartition("/")[2] for path, count in bucket.asked if count}
+    assert {name for name in read if name != "golden.json"} == {n for n in sizes if n.startswith("step_2_")}
+    assert sum(count for _, count in bucket.asked) < 0.4 * sum(sizes.values())
+    (lost,) = (n for n in sizes if n.startswith("step_3_") and n.endswith(".twm"))
+    bucket.fs.rm(f"bucket/some/golden/{lost}")
+    assert golden.check("s3://bucket/some/golden", tmp_path / "run", steps="2").verdict == "same"
+    done = command("golden", "check", "s3://bucket/some/golden", tmp_path / "run", "--steps", "3")
+    assert done.status == 2 and f"s3://bucket/some/golden/{lost}: no such file" in done.err
 
 
 def test_an_object_with_the_name_of_a_history_hides_it_not(bucket: Bucket, tmp_path: Path) -> None:
