@@ -237,7 +237,7 @@ def test_sketches_of_histories(tmp_path: Path) -> None:
         ((tmp_path / "run", 15), Incomparable, "step 15, rank 0: not there"),
         ((tmp_path / "run",), TwinrunError, "no step was given"),
         ((file, 10), TwinrunError, "no steps to choose"),
-        ((tmp_path / "nothing", 1), MissingFile, "not a history"),
+        ((tmp_path / "nothing", 1), MissingFile, "no such file or folder"),
         ((tmp_path / "run", "ten"), TwinrunError, "a step is an integer"),
     ):
         with pytest.raises(error, match=message):

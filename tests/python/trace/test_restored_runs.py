@@ -102,7 +102,7 @@ EXPECTED = {
     "shape of one": "shape [4] was captured", "missing": "no field of the name 'y'", "step": "there is no step 9",
     "steps": "process 0 step 0 of", "text": "only digests are kept", "no text": "another kind of value",
     "partial": "each process holds a summand", "own": "name it with local=", "local": "has no field of this name",
-    "sparse": "cannot be restored in place", "history": "not a history", "optimizer": "let it make a step before",
+    "sparse": "cannot be restored in place", "history": "no such file or folder", "optimizer": "let it make a step before",
     "parameters": "hold other parameters", "read-only": "is read-only", "no field": "no field of the name 'y'",
     "number of a tuple": "1: cannot be restored in place", "scalar of a tuple": "1: cannot be restored in place",
     "expanded": "x: has several elements in one place", "expanded array": "x: has several elements in one place",
