@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from typing import BinaryIO
 
-from ..errors import Unsupported
+from ..errors import DamagedFile, FormatError, Unsupported
 from ..remote import object_of
 from .files import open_regular, read_exact
 from .model import FileContent, Format
@@ -38,7 +38,13 @@ def open_table(path: str) -> FileContent:
     if head != _PARQUET:
         if elsewhere is not None:
             elsewhere.bring()  # lines are found in it, and then read
-        return open_text(path)
+        try:
+            return open_text(path)
+        except FormatError as error:
+            named = os.path.splitext(path)[1].lower() in _PARQUET_SUFFIXES
+            if named and type(error) in (FormatError, DamagedFile):
+                raise DamagedFile("does not begin like a Parquet file", where=path) from None
+            raise
     if elsewhere is not None:  # pyarrow would open the URL itself
         raise Unsupported("Parquet files are not read from stores", where=path, fix="download it first")
     return open_parquet(path)

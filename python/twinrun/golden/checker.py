@@ -707,7 +707,8 @@ def check(
     found.notes[:0] = [*subject.notes, *without_effect([subject], options)]
     for name, where, why in subject.skipped:
         if request.compares(name):
-            found.problems.append(GoldenProblem(None, None, name, f"{where}: cannot be compared: {why}"))
+            said = f"{where}: cannot be compared: {why}; mend it, or move it out of the run"
+            found.problems.append(GoldenProblem(None, None, name, said))
     if not found.fields and not found.problems:
         asked = f" that matches {', '.join(map(repr, request.fields))}" if request.fields else " to check"
         found.problems.append(GoldenProblem(None, None, None, f"no field{asked}; {_fields_kept(manifest)}"))

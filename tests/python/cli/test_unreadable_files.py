@@ -106,6 +106,9 @@ def test_files_that_were_cut_short(good: Path, golden: Path, tmp_path: Path) -> 
             by_each_verb(good, golden, bad, WRITE_AGAIN)
             for words in ("Error:", "BadZipFile", "synchronously"):  # of libraries, not of users
                 assert words not in command("show", bad).err
+    bad = tmp_path / "bad.parquet"
+    bad.write_bytes(b"PAR" + bytes(100))
+    by_each_verb(good, golden, bad, "does not begin like a Parquet file; " + WRITE_AGAIN)
     bad = tmp_path / "bad.safetensors"
     bad.write_bytes((64).to_bytes(8, "little") + b'{"x"')
     by_each_verb(good, golden, bad, "its header claims 64 bytes, 4 are left; " + WRITE_AGAIN)
@@ -125,6 +128,15 @@ def test_what_has_no_golden_files(good: Path, golden: Path, tmp_path: Path) -> N
     )
     (golden / "golden.json").write_bytes(b"")
     check_error(command("golden", "check", golden, good), "golden.json: is empty; restore it, or save again")
+
+
+def test_what_cannot_be_compared_in_a_run_that_is_checked(golden: Path, good: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    shutil.copy(good, folder)
+    (folder / "x.h5").symlink_to("gone")
+    said = "cannot be compared: a link that leads nowhere; mend it, or move it out of the run"
+    check_error(command("golden", "check", golden, folder), f"{folder}/x.h5: {said}")
 
 
 def test_what_index_has_no_use_for(tmp_path: Path) -> None:
