@@ -97,16 +97,19 @@ RankSteps::value_type RankSteps::entry(std::size_t plain, Others::const_iterator
 }
 
 RankStep RankSteps::made_of(const Plain& plain) const {
+    return {step_folder(plain.step, plain.attempt), files_of(plain)};
+}
+
+RankFiles RankSteps::files_of(const Plain& plain) const {
     const Names& names = names_[plain.names];
-    RankStep made;
-    made.folder = step_folder(plain.step, plain.attempt);
-    made.files.rank = names.rank;
-    made.files.data = names.data;
-    made.files.data_bytes = plain.data_bytes;
-    made.files.metadata = names.metadata;
-    made.files.metadata_bytes = plain.metadata_bytes;
-    made.files.header_checksum = plain.header_checksum;
-    made.files.blocked_seconds = plain.blocked_seconds;
+    RankFiles made;
+    made.rank = names.rank;
+    made.data = names.data;
+    made.data_bytes = plain.data_bytes;
+    made.metadata = names.metadata;
+    made.metadata_bytes = plain.metadata_bytes;
+    made.header_checksum = plain.header_checksum;
+    made.blocked_seconds = plain.blocked_seconds;
     return made;
 }
 
@@ -119,8 +122,8 @@ std::optional<RankSteps::Plain> RankSteps::plain_of(std::int64_t step, const Ran
     const Plain plain{
         step,  files.data_bytes, files.metadata_bytes, files.header_checksum, files.blocked_seconds, attempt,
         *names};
-    // The one test that no member which is added to an entry can be missing from.
-    if (made_of(plain) != entry) return std::nullopt;
+    // The one test that no member which is added to these can be missing from.
+    if (files_of(plain) != files) return std::nullopt;
     return plain;
 }
 

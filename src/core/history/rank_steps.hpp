@@ -134,6 +134,7 @@ class RankSteps {
     }
     [[nodiscard]] value_type entry(std::size_t plain, Others::const_iterator other) const;
     [[nodiscard]] RankStep made_of(const Plain& plain) const;
+    [[nodiscard]] RankFiles files_of(const Plain& plain) const;
     [[nodiscard]] std::optional<Plain> plain_of(std::int64_t step, const RankStep& entry);
     std::optional<std::uint32_t> names_of(const RankFiles& files);
 
