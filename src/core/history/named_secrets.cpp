@@ -42,8 +42,6 @@ constexpr std::array<std::string_view, 15> kOrdinary{
 constexpr std::size_t kLongestOrdinary = 10;
 constexpr std::size_t kLongestPath = 1024;
 constexpr std::size_t kLongestOption = 25;
-constexpr std::size_t kLongestOptionBefore = 64;
-constexpr std::size_t kLongestFile = 200;
 constexpr std::size_t kLongestNumber = 9;
 constexpr std::size_t kLongestKeyOfData = 12;
 constexpr int kTextsWithinTexts = 3;
@@ -337,16 +335,6 @@ bool counts_things(std::string_view name) {
     return false;
 }
 
-// Whether this "pass" ends the name of a number of passes: "npass", "NUMPASS".
-bool counts_passes(std::string_view text, const Found& name, std::size_t name_end) {
-    if (name_end != name.end) return false;
-    for (const std::string_view count : {"npass", "NPASS", "numpass", "NUMPASS"}) {
-        if (name_end < count.size() || !text.substr(0, name_end).ends_with(count)) continue;
-        if (name.begin == name_end - 4 && !is_letter(sign_before(text, name_end - count.size()))) return true;
-    }
-    return false;
-}
-
 bool is_number(std::string_view text, std::size_t at) {
     const std::size_t end = skipped(text, at, is_digit, kLongestNumber);
     const char after = sign_at(text, end);
@@ -399,74 +387,6 @@ bool has_options_only(std::string_view text) {
             return false;
         }
     }
-}
-
-// Where an option ends that begins at `at`, with the number behind it; `at` where there is none.
-std::size_t option_end(std::string_view text, std::size_t at) {
-    const auto ends = [&](std::size_t end) { return end == text.size() || is_blank(text[end]); };
-    if (sign_at(text, at) != '-') return at;
-    const std::size_t name = at + (sign_at(text, at + 1) == '-' ? 2 : 1);
-    if (!is_letter(sign_at(text, name))) return at;
-    const std::size_t end = skipped(text, name, of_name, kLongestOption);
-    const std::size_t number = sign_at(text, end) == '=' ? end + 1 : skipped(text, end, is_blank);
-    const std::size_t last = skipped(text, number, is_digit, kLongestNumber);
-    if (last > number && number > end && ends(last)) return last;
-    return ends(end) ? end : at;
-}
-
-// Where the name of a file ends that begins at `at`, as "in/a.nml"; `at` where there is none.
-std::size_t file_end(std::string_view text, std::size_t at) {
-    constexpr std::string_view kOfPaths = "+./-";
-    const std::size_t end =
-        skipped(text, at, [&](char c) { return of_word(c) || kOfPaths.find(c) != kNowhere; });
-    const std::string_view file = text.substr(at, end - at);
-    const std::size_t dot = file.rfind('.');
-    if ((end < text.size() && !is_blank(text[end])) || file.starts_with('-')) return at;
-    if (dot == kNowhere || dot == 0 || dot > kLongestFile || file.size() - dot > 6) return at;
-    const char before = file[dot - 1];
-    const std::string_view suffix = file.substr(dot + 1);
-    const bool is_suffix =
-        !suffix.empty() && is_letter(suffix[0]) &&
-        std::all_of(suffix.begin(), suffix.end(), [](char c) { return is_letter(c) || is_digit(c); });
-    return is_suffix && before != '.' && before != '/' ? end : at;
-}
-
-// Whether a text has only options, with or without numbers, and names of files.
-bool has_options_and_files_only(std::string_view text) {
-    std::size_t at = 0;
-    while (true) {
-        const std::size_t begin = skipped(text, at, is_blank);
-        if (begin == text.size()) return true;
-        if (begin == at) return false;
-        at = option_end(text, begin);
-        if (at == begin) at = file_end(text, begin);
-        if (at == begin) return false;
-    }
-}
-
-// Whether a name stands in an option and has its value behind "=", in a word that no sign of a
-// shell joins with the next: behind "--token=X" names of files are shown.
-bool may_have_files_behind(std::string_view text, const Found& name, std::size_t name_end, std::size_t value,
-                           std::size_t last) {
-    if (value != name_end + 1 || text[name_end] != '=') return false;
-    std::size_t begin = name.begin;
-    while (begin > 0 && name.begin - begin < kLongestOptionBefore && !is_blank(text[begin - 1]))
-        --begin;
-    const std::string_view before = text.substr(begin, name.begin - begin);
-    const std::size_t hyphens = before.starts_with("--") ? 2 : 1;
-    if (!before.starts_with('-') || before.size() >= kLongestOptionBefore ||
-        !std::all_of(before.begin() + static_cast<std::ptrdiff_t>(hyphens), before.end(),
-                     [](char c) { return of_name(c) || is_digit(c); })) {
-        return false;
-    }
-    std::string_view word = text.substr(value, last - value);
-    if (word.size() >= 2 && is_quote(word.front()) && word.back() == word.front()) {
-        const std::string_view forbidden = word.front() == '"' ? "\"\\`$\n" : "'\n";
-        return word.substr(1, word.size() - 2).find_first_of(forbidden) == kNowhere;
-    }
-    constexpr std::string_view kPlain = ".+/=:@%~-";
-    return std::all_of(word.begin(), word.end(),
-                       [&](char c) { return of_word(c) || kPlain.find(c) != kNowhere; });
 }
 
 // ---- signs for others ----
@@ -537,10 +457,6 @@ std::string plain(std::string_view given) {
 std::string shown(std::string_view text) {
     std::string before;  // what is shown, of the text before `at`
     std::size_t at = 0;
-    bool with_files = false;  // whether names of files behind `at` are shown, too
-    const auto may_follow = [&](std::string_view rest) {
-        return with_files ? has_options_and_files_only(rest) : has_options_only(rest);
-    };
     for (auto found = next_name(text, 0); found; found = next_name(text, found->end)) {
         if (found->begin < at || is_folder(text, found->begin, found->end) ||
             is_folder_of_shell(text, found->end)) {
@@ -549,13 +465,12 @@ std::string shown(std::string_view text) {
         const std::size_t end = end_of_name(text, found->end);
         if (has_no_value(text, end)) continue;
         const std::size_t value = value_begin(text, end);
-        if (value != kNowhere && (((counts_things(text.substr(found->begin, end - found->begin)) ||
-                                    counts_passes(text, *found, end)) &&
-                                   is_number(text, value)) ||
-                                  is_key_of_data(text, *found, end))) {
+        if (value != kNowhere &&
+            ((counts_things(text.substr(found->begin, end - found->begin)) && is_number(text, value)) ||
+             is_key_of_data(text, *found, end))) {
             continue;
         }
-        if (!before.empty() && !may_follow(text.substr(at, end - at))) return before;
+        if (!before.empty() && !has_options_only(text.substr(at, end - at))) return before;
         const std::size_t last = value == kNowhere ? kNowhere : word_end(text, value);
         if (value == kNowhere || last == value) {
             const std::size_t kept = value == kNowhere ? found->end : value;
@@ -564,10 +479,9 @@ std::string shown(std::string_view text) {
         before += text.substr(at, value - at);
         before += kHidden;
         at = last;
-        with_files = may_have_files_behind(text, *found, end, value, last);
     }
     if (before.empty()) return std::string(text);
-    return may_follow(text.substr(at)) ? before + std::string(text.substr(at)) : before;
+    return has_options_only(text.substr(at)) ? before + std::string(text.substr(at)) : before;
 }
 
 }  // namespace

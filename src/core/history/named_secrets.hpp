@@ -12,8 +12,7 @@
 namespace twinrun {
 
 // A text without secrets that have a name. From the first such name on the rest is hidden: numbers
-// of things, paths, and options with numbers behind a secret stay; behind "--token=X" also names of
-// files.
+// of things, paths, and options with numbers behind a secret stay.
 //
 // A name is looked for in any case, also within a longer word: "secretKey", "ACCESSKEY", "mytoken".
 // Short names ("key", "pass", "auth") are words of their own, or begin where the case changes, as

@@ -96,21 +96,13 @@ std::string unescaped_line(std::string_view line) {
 // The watcher of studies, which is written in Python, must pass the same examples.
 TEST(Secrets, OfBothThatHideThem) {
     std::ifstream file(TWINRUN_TEST_VECTORS "/secrets.txt");
-    std::size_t hidden = 0, kept = 0, shown_in_part = 0;
+    std::size_t hidden = 0, kept = 0;
     for (std::string line; std::getline(file, line);) {
-        std::string text = unescaped_line(line.substr(std::min<std::size_t>(5, line.size())));
-        std::string expected = text;
-        if (line.starts_with("show\t")) {
-            expected = text.substr(text.find('\t') + 1);
-            text.resize(text.find('\t'));
-        }
+        const std::string text = unescaped_line(line.substr(std::min<std::size_t>(5, line.size())));
         const std::string shown = without_secrets(text);
         if (line.starts_with("keep\t")) {
             ++kept;
             EXPECT_EQ(shown, text);
-        } else if (line.starts_with("show\t")) {
-            ++shown_in_part;
-            EXPECT_EQ(shown, expected);
         } else if (line.starts_with("hide\t")) {
             ++hidden;
             EXPECT_EQ(shown.find("SEC"), std::string::npos) << text << " -> " << shown;
@@ -119,7 +111,6 @@ TEST(Secrets, OfBothThatHideThem) {
     }
     EXPECT_GT(hidden, 160U);
     EXPECT_GT(kept, 40U);
-    EXPECT_GT(shown_in_part, 8U);
 }
 
 TEST(Secrets, OfNamesOfVariables) {
@@ -137,8 +128,8 @@ TEST(Secrets, OfNamesOfVariables) {
 
 TEST(Secrets, OfLongTexts) {
     // The work grows with the length: these would take hours otherwise.
-    for (const std::string part : {"token=a ", "--token=a a.in ", "--n ", "token\\", "\"", " ", "%22", "a_",
-                                   "eyJa.", "eyJ", "SG.a.", "Basic a", "authkey"}) {
+    for (const std::string part : {"token=a ", "--n ", "token\\", "\"", " ", "%22", "a_", "eyJa.", "eyJ",
+                                   "SG.a.", "Basic a", "authkey"}) {
         std::string text;
         while (text.size() < 100'000)
             text += part;

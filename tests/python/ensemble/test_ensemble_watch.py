@@ -572,12 +572,6 @@ def test_whatever_stands_behind_the_name_of_a_secret_is_hidden(value: str) -> No
     assert "SEC" not in shown
 
 
-@pytest.mark.parametrize("example", examples_of_secrets("show"))
-def test_what_stands_behind_a_hidden_secret(example: str) -> None:
-    value, shown = example.split("\t")
-    assert without_secrets(value, variable_rules()) == shown
-
-
 @pytest.mark.parametrize("value", examples_of_secrets("keep"))
 def test_values_without_secrets_stay(value: str) -> None:
     assert without_secrets(value, variable_rules()) == value
@@ -585,7 +579,7 @@ def test_values_without_secrets_stay(value: str) -> None:
 
 def test_a_long_value_is_cleaned_fast_enough() -> None:
     """The work grows with the length: these would take hours otherwise."""
-    for part in 'token=a |--token=a a.in |--n |token\\|"| |%22|a_|eyJa.|eyJ|SG.a.|Basic a|authkey'.split("|"):
+    for part in 'token=a |--n |token\\|"| |%22|a_|eyJa.|eyJ|SG.a.|Basic a|authkey'.split("|"):
         assert "SEC" not in without_secrets(part * (100_000 // len(part)) + " token=SEC", variable_rules())
 
 

@@ -56,17 +56,6 @@ _NO_VALUE = re.compile(
 _BEFORE_VALUE = re.compile(rf"""\\*["']?(?:\s*[=:]\s*|\s+){_KIND_OF_CREDENTIALS}""", re.IGNORECASE)
 _WORD = re.compile(r"""(?:"(?:\\.|[^"\\])*"|'[^']*'|\\.|[^\s"'\\])+""", re.DOTALL)
 _OPTIONS = re.compile(rf"""["']?(?:\s+{_OPTION}(?:(?:=|\s+)\d{{1,9}})?)*\s*""", re.IGNORECASE)
-# Behind "--token=X" names of files stay, too, where the word X has no sign of a shell that joins
-# words.
-_BEFORE_NAME_OF_OPTION = re.compile(r"--?[a-z0-9_.-]*", re.IGNORECASE | re.ASCII)
-_LONGEST_OPTION_BEFORE = 64
-_PLAIN_WORD = re.compile(r"""'[^'\n]*'|"[^"\\`$\n]*"|[\w.+/=:@%~-]+""")
-_FILE = r"(?!-)[\w+./-]{1,200}(?<=[\w+-])\.[a-z][a-z0-9]{0,4}(?=\s|\Z)"
-_OPTIONS_AND_FILES = re.compile(
-    rf"(?:\s+(?:{_OPTION}(?:(?:=|\s+)\d{{1,9}})?(?=\s|\Z)|{_FILE}))*\s*", re.IGNORECASE
-)
-# A number of passes, if a number stands behind it.
-_PASSES = re.compile(r"(?<![A-Za-z])(?:(?:n|num)pass|(?:N|NUM)PASS)\Z")
 _COUNT = re.compile(
     r"tokens|keys?|(?:token|key|sig|pass)s?[-_]?(?:count|figs?|dim|size|len(?:gth)?|limit|per[-_][a-z_]+)",
     re.IGNORECASE,
@@ -127,12 +116,6 @@ def _is_folder_of_shell(text: str, end: int) -> bool:
     return _FOLDER_OF_SHELL.match(text, max(0, begin)) is not None
 
 
-def _begins_option(text: str, name: int) -> bool:
-    """Whether the word in which a name begins is an option, as far as it stands before the name."""
-    before = re.split(r"\s", text[max(0, name - _LONGEST_OPTION_BEFORE) : name])[-1]
-    return len(before) < _LONGEST_OPTION_BEFORE and _BEFORE_NAME_OF_OPTION.fullmatch(before) is not None
-
-
 def _decoded(text: str, names: re.Pattern) -> str:
     """A text behind the signs that programs write for others, if these hide a name or a URL."""
 
@@ -157,14 +140,12 @@ def without_secrets(value: str, rules: dict[str, list[str]]) -> str:
     """The value of a variable, or a command, without secrets.
 
     From the first name of a secret on, the rest is hidden. Numbers of things, paths, and options
-    with numbers behind the secret stay; behind "--token=X" also names of files.
-    src/core/history/named_secrets.hpp does the same.
+    with numbers behind the secret stay. src/core/history/named_secrets.hpp does the same.
     """
     names = _names_of_secrets(rules)
     text = _URL.sub(lambda found: found["begin"] + found["rest"], _decoded(value, names))
     text = _TOKEN.sub(lambda found: found[found.lastindex or 0] + "...", _HOST.sub("//", text))
     shown, at = "", 0  # what is shown, of the text before `at`
-    may_follow = _OPTIONS
     for found in names.finditer(text):
         begin, end = found.span()
         if begin < at or _is_folder(text, begin, end) or _is_folder_of_shell(text, end):
@@ -176,23 +157,18 @@ def without_secrets(value: str, rules: dict[str, list[str]]) -> str:
             continue
         before = _BEFORE_VALUE.match(text, end)
         if before is not None:
-            counts = _COUNT.fullmatch(text, begin, end) or (
-                end == found.end() and _PASSES.search(text[max(0, begin - 4) : end])
-            )
-            if counts and _NUMBER.match(text, before.end()):
+            if _COUNT.fullmatch(text, begin, end) and _NUMBER.match(text, before.end()):
                 continue
             if found[0].lower() in ("key", "keys") and re.compile(r"\s+[a-z_]{1,12}(?:\s|\Z)").match(
                 text, end
             ):
                 if _KEY_OF_DATA.search(text[max(0, begin - 16) : begin]):
                     continue
-        if shown and not may_follow.fullmatch(text, at, end):
+        if shown and not _OPTIONS.fullmatch(text, at, end):
             return shown
         word = _WORD.match(text, before.end()) if before is not None else None
         if before is None or word is None:
             return shown + text[at : before.end() if before is not None else found.end()] + "..."
         shown += text[at : before.end()] + "..."
         at = word.end()
-        is_option = text[end : before.end()] == "=" and _begins_option(text, begin)
-        may_follow = _OPTIONS_AND_FILES if is_option and _PLAIN_WORD.fullmatch(word[0]) else _OPTIONS
-    return shown + text[at:] if not shown or may_follow.fullmatch(text, at) else shown
+    return shown + text[at:] if not shown or _OPTIONS.fullmatch(text, at) else shown
