@@ -93,6 +93,10 @@ def parse_steps(text: str, what: str = "steps") -> Callable[[int | None], bool]:
     """A test for steps, or other numbers, from '10', '10,20', '100:200' (both ends included),
     ':50', '100:'.
     """
+    if not isinstance(text, str):
+        raise TwinrunError(
+            f"{what}={text!r:.60} is no text", fix="write '10', or '10,20', or '100:200', in quotes"
+        )
     spans: list[tuple[int | None, int | None]] = []
     for part in text.split(","):
         low, colon, high = part.strip().partition(":")

@@ -23,6 +23,7 @@ from ..runs.digest import digests_of
 from ..runs.provenance import python_facts
 from .division import divided
 from .exchange import Exchange
+from .modes import unseen
 from .placements import Held, Sharded
 from .replicas import ReplicasDiffer
 from .restoration import Restoration
@@ -96,6 +97,7 @@ class ParallelRun(Run):
         steps = [s.step for s in _core.open_history(checked_path(history)).steps if s.step <= last]
         return max(steps, default=None)
 
+    @unseen
     def capture(  # type: ignore[override]
         self,
         step: int,

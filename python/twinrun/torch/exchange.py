@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from .. import _core
 from ..errors import TwinrunError
+from .modes import unseen
 from .replicas import group_of
 
 __all__ = ["Exchange"]
@@ -49,6 +50,7 @@ class Exchange:
         )
         self._connection = dist.ProcessGroupGloo(store, self.rank, self.size, _PATIENCE)
 
+    @unseen
     def minimum(self, values: list[int]) -> list[int]:
         """The smallest value of all processes at each place."""
         t = torch.tensor(values, dtype=torch.int64, device=_HERE)
@@ -57,6 +59,7 @@ class Exchange:
         self._connection.allreduce([t], options).wait()
         return t.tolist()
 
+    @unseen
     def broadcast(self, data: bytes) -> bytes:
         """The bytes of the first process; all give as many."""
         if not data:
@@ -67,6 +70,7 @@ class Exchange:
         self._connection.broadcast([t], options).wait()
         return t.numpy().tobytes()
 
+    @unseen
     def all(self, mine: Any) -> list[Any]:
         """What each process has."""
         data = pickle.dumps(mine)

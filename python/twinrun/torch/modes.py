@@ -5,13 +5,17 @@ to the transforms of torch.func.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-__all__ = ["compiling", "in_backward", "no_modes", "sees_operations", "sees_operations_alone"]
+__all__ = ["compiling", "in_backward", "no_modes", "sees_operations", "sees_operations_alone", "unseen"]
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 _NONE = contextlib.nullcontext()
 # Looked up once: every event asks. PyTorch includes the key PreDispatch while a mode is there that
 # comes before the dispatch.
@@ -51,6 +55,17 @@ def _outside_of_transforms() -> Iterator[None]:
 
     with temporarily_clear_interpreter_stack(), _no_dispatch_modes():
         yield
+
+
+def unseen(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """A function whose operations are twinrun's own: no trace and no mode of the program sees them."""
+
+    @functools.wraps(function)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        with no_modes():
+            return function(*args, **kwargs)
+
+    return call
 
 
 def _no_dispatch_modes() -> contextlib.AbstractContextManager:

@@ -238,3 +238,10 @@ def test_what_is_not_finite_has_a_colour_of_its_own() -> None:
     (image,) = figure.axes[0].images
     assert drawn(figure)[1, 2] > 3.0 == drawn(figure)[2, 2] and image.get_clim() == (0, 3.0)
     assert "red: not finite" in figure.axes[1].get_ylabel()
+
+
+@pytest.mark.parametrize("what", ["steps", "ranks"])
+@pytest.mark.parametrize("given", [[2], 2, (1, 2), b"2"])
+def test_numbers_that_are_no_text_are_told(what: str, given: object) -> None:
+    with pytest.raises(twinrun.TwinrunError, match=rf"{what}=.* is no text; write '10'"):
+        twinrun.compare(X, X, **{what: given})

@@ -163,6 +163,20 @@ def default_device(rank: int, folder: Path) -> str:
     return f"{steps} {bits[0] == bits[1]}"
 
 
+def traced_captures(rank: int, folder: Path) -> str:
+    """What a run of several processes does for itself is no operation of the training."""
+    for name in ("none", "short", "a-longer-name"):
+        job = Job(rank)
+        on = {"optimizer": job.optimizer, "level": "ops", "on_error": "raise"}
+        with trace(job.model, folder / f"traced-{name}", **on), contextlib.ExitStack() as stack:
+            if name == "none":
+                job.run()
+                continue
+            run = stack.enter_context(ParallelRun(folder / name))
+            job.run(lambda n, run=run, job=job: run.capture(n, {"model": job.model}))
+    return "done"
+
+
 def alone(rank: int, folder: Path) -> str:
     """One process alone is traced: the other one neither waits nor is waited for."""
     for name in ("one", "two"):

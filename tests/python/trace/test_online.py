@@ -187,6 +187,7 @@ class TestProcessesThatMeet:
             "stop",
             "alone",
             "default_device",
+            "traced_captures",
         )
         zero, one = checked(tmp_path, 2, *checks)
         bits = zero["untraced"]
@@ -202,6 +203,9 @@ class TestProcessesThatMeet:
             )
             assert said["quantized"] == "(0, 1) ('2.bias',) 4 2"
         assert zero["alone"] == one["alone"] == bits
+        for name in ("short", "a-longer-name"):
+            found = twinrun.compare_traces(tmp_path / "traced-none", tmp_path / f"traced-{name}")
+            assert found.verdict == "same", (str(found), found.problems[:3])
         assert zero["default_device"] == one["default_device"] == "[0] True"
         # All end after the iteration that follows; in the last one, only the process that differs.
         assert zero["stop"] == "5 ended | 5 ended | 3 another | 5 ended"
