@@ -18,6 +18,7 @@ The command line turns every one of them into one line on stderr and exit status
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -203,6 +204,8 @@ class FormatError(TwinrunError):
         FormatError
             The error; it is not raised.
         """
+        if error.errno == errno.ELOOP:
+            return cls(f"{part}is a circle of symbolic links", where=where, fix="mend the links")
         # Libraries put sentences of their own into `strerror`. What a store said has no other
         # words.
         said = error.strerror if is_url(os.fspath(where)) or error.errno is None else os.strerror(error.errno)
@@ -261,7 +264,12 @@ class MissingFile(FormatError):
         except (FileNotFoundError, NotADirectoryError):
             with contextlib.suppress(OSError):
                 to = os.fsdecode(os.readlink(path))
-                return cls(f"is a symbolic link to {to}, which is not there", where=path, fix="mend the link")
+                kept = ".git/annex/objects/" in to
+                return cls(
+                    f"is a symbolic link to {to}, which is not there",
+                    where=path,
+                    fix="run: git annex get" if kept else "mend the link",
+                )
         except OSError as error:
             return FormatError.of_system(error, path)
         except ValueError:  # a path with a byte 0

@@ -274,7 +274,9 @@ def open_whatever(path: str, found: str | None = None, **options: object) -> Fil
     except (MissingFile, MissingPackage):
         raise
     except FormatError as error:
-        if options or not _is_plain_text(path, found):
+        from .pointers import place_elsewhere
+
+        if options or not _is_plain_text(path, found) or place_elsewhere(path) is not None:
             raise
         content = open_file(path, "bytes")
         content.notes.append(f"is compared as bytes: {error.what}")

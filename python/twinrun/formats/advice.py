@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from ..errors import DamagedFile, FormatError
 from .files import MEND, file_size, open_regular
+from .pointers import place_elsewhere
 from .texts import printable
 
 __all__ = ["with_advice"]
 
-_LFS = b"version https://git-lfs.github.com/spec/"
 _HEAD = 4096
 
 
@@ -36,10 +36,8 @@ def with_advice(error: FormatError, path: str) -> FormatError:
             head = file.read(_HEAD)
     except FormatError:  # it is a folder, or may not be read
         head = b""
-    if head.startswith(_LFS):
-        return DamagedFile(
-            "is not the file itself, but the place of it in Git LFS", where=path, fix="run: git lfs pull"
-        )
+    if (elsewhere := place_elsewhere(path)) is not None:
+        return elsewhere
     if error.fix is not None or type(error) is not DamagedFile:
         return error
     text = printable(head) and not head.lstrip().startswith((b"<", b"#", b"{", b"ITEM"))

@@ -12,6 +12,7 @@ from ..remote import object_of
 from .files import open_regular, read_exact
 from .model import FileContent, Format
 from .parquet import open_parquet
+from .pointers import place_elsewhere
 from .text_table import HEAD, TEXT_SUFFIXES, looks_like_table, open_text
 
 _PARQUET_SUFFIXES = (".parquet", ".pq")
@@ -38,6 +39,8 @@ def open_table(path: str) -> FileContent:
     if head != _PARQUET:
         if elsewhere is not None:
             elsewhere.bring()  # lines are found in it, and then read
+        if (pointer := place_elsewhere(path)) is not None:
+            raise pointer
         try:
             return open_text(path)
         except FormatError as error:

@@ -84,12 +84,47 @@ def test_text_under_the_name_of_another_format(kind: str, good: Path, golden: Pa
     )
 
 
-def test_a_place_in_git_lfs(good: Path, golden: Path, tmp_path: Path) -> None:
-    for kind in ("npy", "h5", "bin", "xyz"):
+POINTERS = {
+    "Git LFS; run: git lfs pull": "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n",
+    "git-annex; run: git annex get": "/annex/objects/SHA256E-s12--00.npy\n",
+}
+
+
+@pytest.mark.parametrize("keeper", POINTERS)
+def test_a_place_elsewhere(keeper: str, good: Path, golden: Path, tmp_path: Path) -> None:
+    for kind in ("npy", "h5", "bin", "csv", "parquet", "txt", "xyz", "json", "mat"):
         bad = tmp_path / f"bad.{kind}"
-        bad.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n")
-        if kind != "xyz":  # text of no known kind compares as bytes
-            by_each_verb(good, golden, bad, "the place of it in Git LFS; run: git lfs pull")
+        bad.write_text(POINTERS[keeper])
+        by_each_verb(good, golden, bad, f"is not the file itself, but the place of it in {keeper}")
+    # Equal lines may stand for equal files, but nobody looked at these.
+    both = [tmp_path / "a", tmp_path / "b"]
+    for folder in both:
+        folder.mkdir()
+        (folder / "x.csv").write_text(POINTERS[keeper])
+    check_error(command("compare", *both), f"the place of it in {keeper}")
+    assert command("compare", "--format", "bytes", tmp_path / "bad.csv", tmp_path / "bad.xyz").status == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/annex/objects/SHA256E-s12--00.npy\n1 2 3\n",
+        "/annex/objects/none\n",
+        "see version https://git-lfs.github.com/spec/v1\n",
+    ],
+)
+def test_text_that_only_speaks_of_such_a_place(text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.xyz").write_text(text)
+    assert command("compare", tmp_path / "a.xyz", tmp_path / "a.xyz").status == 0
+
+
+def test_links_of_git_annex_and_circles(good: Path, golden: Path, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.npy"
+    bad.symlink_to(".git/annex/objects/x/y/SHA256E-s12--00.npy/SHA256E-s12--00.npy")
+    by_each_verb(good, golden, bad, "which is not there; run: git annex get")
+    bad = tmp_path / "circle.npy"
+    bad.symlink_to("circle.npy")
+    by_each_verb(good, golden, bad, "is a circle of symbolic links; mend the links")
 
 
 def test_files_that_were_cut_short(good: Path, golden: Path, tmp_path: Path) -> None:
