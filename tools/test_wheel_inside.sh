@@ -1,6 +1,13 @@
 # What tools/test_wheels.sh runs inside a bare tree: from an empty environment to what a new user tries first.
+#
+# It runs on any machine with bash, python3 and venv. Where there is a GPU, each wheel for GPUs is used, too:
+#
+#   WHEELS=build/dist TRY=$(mktemp -d) bash tools/test_wheel_inside.sh
+#
+# WHEELS: the folder with the wheels, dependencies too; TRY: an empty folder. BARE=no: compilers may be there.
 set -euo pipefail
-cd /try
+wheels=$(realpath "${WHEELS:-/wheels}")
+cd "${TRY:-/try}"
 
 check() { # check STATUS COMMAND...: the command ends with this status
     local wanted=$1 status=0
@@ -15,8 +22,8 @@ check() { # check STATUS COMMAND...: the command ends with this status
 
 python3 -m venv env
 start=$EPOCHREALTIME
-env/bin/pip install --quiet --no-index --find-links /wheels twinrun
-PATH=/try/env/bin:$PATH
+env/bin/pip install --quiet --no-index --find-links "$wheels" twinrun
+PATH=$PWD/env/bin:$PATH
 cat >first.py <<'X'
 import numpy as np
 x = np.linspace(0, 1, 100_000)
@@ -64,17 +71,25 @@ check 0 twinrun manual man1
 for page in man1/*; do cmp "$page" "env/share/man/$page"; done
 
 # The library for GPUs, where its wheel is at hand: found, and of this version, also where there is no GPU.
-for wheel in /wheels/twinrun_cuda*.whl; do
+for wheel in "$wheels"/twinrun_cuda*.whl; do
     [[ -e $wheel ]] || continue
     name=$(basename "$wheel") && name=${name%%-*}
-    env/bin/pip install --quiet --no-index --find-links /wheels "$wheel"
+    env/bin/pip install --quiet --no-index --find-links "$wheels" "$wheel"
     check 0 twinrun show --devices
     grep -q "/$name/libtwinrun_cuda.so" out.txt && ! grep -q 'belongs to another version' out.txt || { cat out.txt; exit 1; }
+    if [[ -e /dev/nvidiactl ]]; then
+        ! grep -q 'GPUs are not used' out.txt || { cat out.txt; exit 1; }
+        gpu=$(grep -m 1 -o 'NVIDIA [^,(]*' out.txt || true)
+        check 1 twinrun compare a.npy b.npy --atol 1e-6 --device cuda
+        tail -n 1 out.txt | grep -q 'different: first at a\[1234\]' || { cat out.txt; exit 1; }
+        check 0 twinrun compare one two --method direct --device cuda
+        echo "$name: used on ${gpu:-a GPU}"
+    fi
     env/bin/pip uninstall --quiet --yes "$name"
 done
 
-env/bin/pip install --quiet --no-index --find-links /wheels 'twinrun[ensemble]'
+env/bin/pip install --quiet --no-index --find-links "$wheels" 'twinrun[ensemble]'
 check 0 twinrun ensemble -r 5 -w 0 -- 'sleep 0.01' --vs 'sleep 0.02'
 grep -q 'sleep 0.01' out.txt
-! command -v cc g++ gcc >/dev/null
+[[ ${BARE:-yes} == no ]] || ! command -v cc g++ gcc >/dev/null
 echo "from pip install to the first verdict: $seconds s; twinrun demo: $demo s; $installed MB installed"
