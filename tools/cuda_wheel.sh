@@ -29,6 +29,11 @@ python=${PYTHON:-$root/.venv/bin/python}
 [[ -x $python ]] || python=$(command -v python3)
 # Both are there in libraries of twinrun's for devices: the function, and the version as a text.
 LC_ALL=C grep -q twinrun_device_table "$library" || fail "$library is no library for GPUs of twinrun's: it has no twinrun_device_table"
+# Of a C++ library that is linked into it nothing may be seen: libraries that are loaded later would take it for their own.
+if command -v nm >/dev/null; then
+    others=$(nm -D --defined-only "$library" | awk '$NF != "twinrun_device_table" {print $NF}' | head -n 3 | tr '\n' ' ')
+    [[ -z $others ]] || fail "$library shows more than twinrun_device_table: $others"
+fi
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -39,6 +39,12 @@ for suite in "${suites[@]}"; do
     if [[ ! -e $tree/usr/bin/python3 ]]; then
         say "making a tree of $suite"
         mkdir -p "$trees"
+        # A suite that is newer than this debootstrap is made as sid is.
+        if [[ ! -e /usr/share/debootstrap/scripts/$suite ]]; then
+            rm -rf "$work/debootstrap" && cp -r /usr/share/debootstrap "$work/debootstrap"
+            ln -s sid "$work/debootstrap/scripts/$suite"
+            export DEBOOTSTRAP_DIR=$work/debootstrap
+        fi
         debootstrap --variant=minbase --include=python3-venv "$suite" "$tree" >"$work/debootstrap-$suite.log" 2>&1 ||
             fail "debootstrap failed: see $work/debootstrap-$suite.log"
     fi

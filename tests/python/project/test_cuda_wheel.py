@@ -93,6 +93,16 @@ def test_what_is_no_library_for_devices_is_refused(tmp_path: Path) -> None:
     assert nothing.returncode == 2 and "is not there: build the target twinrun_cuda" in nothing.stderr
     other = pack(tmp_path, sys.executable, "13")
     assert other.returncode == 2 and "is no library for GPUs" in other.stderr
+    # A library that shows more than it should: that of any program, with the two texts that are looked for.
+    shows = tmp_path / "shows.c"
+    shows.write_text("void *twinrun_device_table(void) { return 0; }\nint of_another(void) { return 1; }\n")
+    if (compiler := shutil.which("cc")) is not None and shutil.which("nm") is not None:
+        library = tmp_path / "shows.so"
+        subprocess.run([compiler, "-shared", "-fPIC", str(shows), "-o", str(library)], check=True)
+        more = pack(tmp_path, library, "13")
+        assert more.returncode == 2 and "shows more than twinrun_device_table: of_another" in more.stderr
+        library.unlink()
+    shows.unlink()
     toolkit = pack(tmp_path, FAKE, "11")
     assert toolkit.returncode == 2 and "12 or 13" in toolkit.stderr
     assert list(tmp_path.iterdir()) == []
