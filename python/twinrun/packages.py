@@ -10,8 +10,8 @@ __all__ = ["check"]
 
 
 def check() -> None:
-    """Raises MissingPackage unless pandas, SciPy, statsmodels, ruptures and matplotlib are installed."""
-    for name in ("pandas", "scipy", "statsmodels", "ruptures", "matplotlib"):
+    """Raises MissingPackage unless pandas, SciPy, statsmodels and matplotlib are installed."""
+    for name in ("pandas", "scipy", "statsmodels", "matplotlib"):
         try:
             importlib.import_module(name)
         except ImportError:

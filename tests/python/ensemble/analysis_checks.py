@@ -11,7 +11,6 @@ import pytest
 
 pytest.importorskip("pandas")
 pytest.importorskip("statsmodels")
-pytest.importorskip("ruptures")
 
 from scipy import stats
 

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 
 pytest.importorskip("pandas")
 pytest.importorskip("statsmodels")
-pytest.importorskip("ruptures")
 
 import pandas as pd
 from analysis_checks import FAST, MORE, write_study
@@ -668,7 +667,7 @@ def test_verdict(sigma: float, verdict: str) -> None:
     assert analyse_frame(study(3, sigma=sigma), FAST, only=["spread"]).verdict == verdict
 
 
-@pytest.mark.parametrize("package", ["pandas", "ruptures"])
+@pytest.mark.parametrize("package", ["pandas", "statsmodels"])
 def test_a_missing_package_is_one_clear_error(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingPackage, match=rf"{package}.*pip install 'twinrun\[ensemble\]'"):

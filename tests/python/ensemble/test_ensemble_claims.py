@@ -12,7 +12,6 @@ import pytest
 
 pytest.importorskip("pandas")
 pytest.importorskip("statsmodels")
-pytest.importorskip("ruptures")
 
 from commands import HANG, command
 from ensemble_simulation import FACTORIAL, NOISES, lines, study

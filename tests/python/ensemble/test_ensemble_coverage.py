@@ -9,7 +9,6 @@ import pytest
 
 pytest.importorskip("pandas")
 pytest.importorskip("statsmodels")
-pytest.importorskip("ruptures")
 
 from analysis_checks import FAST, MORE, covered, least
 from ensemble_simulation import FACTORIAL, study

@@ -10,7 +10,6 @@ import pytest
 
 pytest.importorskip("pandas")
 pytest.importorskip("statsmodels")
-pytest.importorskip("ruptures")
 
 import pandas as pd
 from analysis_checks import FAST, MORE, covered, least, write_study

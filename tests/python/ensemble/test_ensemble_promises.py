@@ -14,7 +14,6 @@ import pytest
 
 pytest.importorskip("pandas")
 pytest.importorskip("statsmodels")
-pytest.importorskip("ruptures")
 
 import pandas as pd
 from ensemble_rates import (

@@ -18,7 +18,6 @@ from commands import HANG
 
 pytest.importorskip("pandas")
 pytest.importorskip("statsmodels")
-pytest.importorskip("ruptures")
 
 from ensemble_support import lines, within
 

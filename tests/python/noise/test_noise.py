@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 pytest.importorskip("scipy")
 pytest.importorskip("pandas")
 pytest.importorskip("statsmodels")
-pytest.importorskip("ruptures")
 
 from commands import HANG, command
 from ensemble_support import within

@@ -564,7 +564,7 @@ def is_dark(answer: dict) -> bool:
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_the_page_of_an_ensemble_in_a_browser(tmp_path: Path, dark: bool) -> None:
-    for package in ("pandas", "scipy", "statsmodels", "ruptures", "matplotlib"):
+    for package in ("pandas", "scipy", "statsmodels", "matplotlib"):
         pytest.importorskip(package)
     from ensemble_simulation import study
 

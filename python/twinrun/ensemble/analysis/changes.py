@@ -1,7 +1,7 @@
-"""Change points of a long series, by PELT, with a permutation check so that noise gives none.
+"""Change points of a long series, by optimal partitioning, with a permutation check so that noise gives none.
 
 The series is the residual of conditions, in order of start, as normal scores of its ranks: one very slow task
-is no change. PELT (`ruptures`) finds the segments that fit best for a penalty, and the penalty decides how
+is no change. `segments` finds the segments that fit best for a penalty, and the penalty decides how
 many; here it is what the best single change, or half of the best stretch that differs from the rest, gains in
 series whose order was shuffled, at most in a share alpha of them.
 
@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-import ruptures
 
 from ..study.tasks import usable
 from .deviations import freedom
@@ -32,12 +31,40 @@ from .unequal import two_groups
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["changes", "gains"]
+__all__ = ["changes", "gains", "segments"]
 
 _SEGMENT = 3  # tasks that a segment has at least
 # A longer series is binned, because the number of stretches is the square of its length.
 _BINS = 128
 _CELLS = 50_000  # values of rows that are searched at once: arrays of them fit a cache of 1 MiB
+
+
+def segments(z: np.ndarray, penalty: float, least: int = _SEGMENT) -> list[int]:
+    """The ends of the segments of a series that fit best: the sum of squares within them and `penalty` for each
+    is the least there is. Optimal partitioning (Jackson et al. 2005, equation 4), in the square of the length.
+
+    >>> segments(np.array([0.0, 0.0, 0.0, 5.0, 5.0, 5.0]), 1.0)
+    [3, 6]
+
+    z: float64, one dimension. least: values that a segment has at least; a shorter series is one segment.
+    """
+    n = len(z)
+    if n < 2 * least:
+        return [n]
+    sums, squares = (np.concatenate([[0.0], np.cumsum(column)]) for column in (z, z * z))
+    cost = np.full(n + 1, np.inf)  # of the first values, at best
+    before = np.zeros(n + 1, int)  # where the last segment of these begins
+    cost[0] = 0.0
+    for end in range(least, n + 1):
+        begin = np.arange(end - least + 1)
+        within = squares[end] - squares[begin] - (sums[end] - sums[begin]) ** 2 / (end - begin)
+        all_in = cost[begin] + within + penalty
+        before[end] = best = int(np.argmin(all_in))
+        cost[end] = all_in[best]
+    ends = [n]
+    while before[ends[-1]] > 0:
+        ends.append(int(before[ends[-1]]))
+    return ends[::-1]
 
 
 def best_stretch(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -161,11 +188,7 @@ class _Series:
             p = max(p, self.null.p(left, options.permutations))
         penalty = float(np.quantile(self.shuffled(499), 1 - options.alpha))
         # No segmentation gains its penalty where the best stretch does not.
-        ends = (
-            [len(bins)]
-            if own <= penalty
-            else ruptures.Pelt(model="l2", min_size=_SEGMENT, jump=1).fit(bins).predict(pen=penalty)
-        )
+        ends = [len(bins)] if own <= penalty else segments(bins, penalty)
         return p, [int(self.at[e]) for e in ends[:-1]]
 
     def could_see(self, level: float) -> float:
