@@ -40,8 +40,8 @@ _CELLS = 50_000  # values of rows that are searched at once: arrays of them fit 
 
 
 def segments(z: np.ndarray, penalty: float, least: int = _SEGMENT) -> list[int]:
-    """The ends of the segments of a series that fit best: the sum of squares within them and `penalty` for each
-    is the least there is. Optimal partitioning (Jackson et al. 2005, equation 4), in the square of the length.
+    """The ends of the segments of a series that fit best: the sum of squares within them and `penalty` for
+    each is the least there is. Optimal partitioning (Jackson et al. 2005), in the square of the length.
 
     >>> segments(np.array([0.0, 0.0, 0.0, 5.0, 5.0, 5.0]), 1.0)
     [3, 6]
