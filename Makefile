@@ -79,6 +79,7 @@ test-cpp: build
 	@$(TESTS_IN) ctest --preset $(PRESET)
 	@$(PYTHON_VENV) tools/hunt.py --bin $(BIN) --replay
 	@$(PYTHON_VENV) tools/check_kernels.py build/$(PRESET)/src
+	@$(PYTHON_VENV) tools/check_alone.py build/$(PRESET) src/
 	@$(if $(COLLECT),$(COLLECT) >/dev/null 2>&1 & )$(TESTS_IN) tools/mpi_matrix.sh build/$(PRESET) other; status=$$?; wait; exit $$status
 
 layers: setup ## Check that every folder includes and imports only what it may

@@ -48,7 +48,7 @@ tidy() { # each source of the core, several at once; its own chatter goes away
         2> >(grep -v -E '^[0-9]+ warnings? (generated|treated)|^Suppressed|^Use -header-filter|^$' >&2)
 }
 if [[ ${LINT_TIDY-1} != 0 ]]; then
-    step "sources of tests, each alone" "$bin/python" tools/check_alone.py "$build"
+    step "sources of tests, each alone" "$bin/python" tools/check_alone.py "$build" tests/ apps/
     step "clang-tidy on src" tidy
 fi
 

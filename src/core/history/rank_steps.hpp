@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "record/delta.hpp"
 #include "record/difference_place.hpp"
 
 namespace twinrun {
