@@ -245,6 +245,7 @@ if has sanitizer; then
                 if [[ ${passed:-0} -gt 0 ]] && grep -q 'terminated before first instrumented API call' "$logs/$name.part"; then
                     state=skipped errors="none of its tests uses a device"
                 fi
+                if grep -q '^\[=*\] Running 0 tests' "$logs/$name.part"; then state=skipped errors="none of its tests is asked for"; fi
                 [[ $status == 124 ]] && errors="ran out of its $sanitizer_time s at $(grep '^\[ RUN' "$logs/$name.part" | tail -n 1 | cut -c 14-)"
                 note $state "$tool ${program##*/}" $((ended - began)) "${passed:-0} passed; ${errors:-status $status}"
                 { echo "==== $name: status $status"; cat "$logs/$name.part"; } >>"$logs/$tool.log"
