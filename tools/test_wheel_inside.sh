@@ -79,7 +79,7 @@ for wheel in "$wheels"/twinrun_cuda*.whl; do
     grep -q "/$name/libtwinrun_cuda.so" out.txt && ! grep -q 'belongs to another version' out.txt || { cat out.txt; exit 1; }
     if [[ -e /dev/nvidiactl ]]; then
         ! grep -q 'GPUs are not used' out.txt || { cat out.txt; exit 1; }
-        gpu=$(grep -m 1 -o 'NVIDIA [^,(]*' out.txt || true)
+        gpu=$(awk -F '  +' '$1 == "cuda:0" {print $2}' out.txt)
         check 1 twinrun compare a.npy b.npy --atol 1e-6 --device cuda
         tail -n 1 out.txt | grep -q 'different: first at a\[1234\]' || { cat out.txt; exit 1; }
         check 0 twinrun compare one two --method direct --device cuda
