@@ -1,0 +1,11 @@
+// Collective reads in which each rank has one piece: twinrun reads it before the ranks agree.
+#pragma once
+
+namespace program {
+
+// Many such reads of a file that nobody changes, and others between them.
+void pieces_that_are_read();
+// A rank changes the file by MPI-IO itself, and comes late to the read: all ranks get what it wrote.
+void changes_before_a_read();
+
+}  // namespace program
