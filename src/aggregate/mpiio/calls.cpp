@@ -175,11 +175,11 @@ TWR_MPIIO_API int MPI_File_open(MPI_Comm comm, const char* filename, int amode, 
 }
 
 TWR_MPIIO_API int MPI_File_close(MPI_File* fh) {
-    if (fh != nullptr) {
-        if (const auto file = known(*fh)) {
-            file->close();
-            twinrun::mpiio::forget(*fh);
-        }
+    // Its descriptor is closed when this ends: after MPI's, for which ranks wait for each other.
+    const auto file = fh != nullptr ? known(*fh) : nullptr;
+    if (file) {
+        file->close();
+        twinrun::mpiio::forget(*fh);
     }
     return PMPI_File_close(fh);
 }

@@ -255,7 +255,10 @@ void File::close() {
             static_cast<unsigned long long>(plans_), static_cast<unsigned long long>(plain_calls_.load()));
     }
     if (member_) give_back(std::exchange(member_, nullptr));
-    if (number_ >= 0) ::close(std::exchange(number_, -1));
+    // Otherwise later, in the destructor. After a file was cut to no bytes, ext4 writes its data to
+    // storage when somebody first closes it. That holds up ranks that still write by MPI-IO itself.
+    const bool deleted = (amode_ & MPI_MODE_DELETE_ON_CLOSE) != 0;
+    if (number_ >= 0 && (deleted || !usable_)) ::close(std::exchange(number_, -1));
 }
 
 void File::set_view(MPI_Offset displacement, MPI_Datatype etype, MPI_Datatype filetype, const char* datarep) {

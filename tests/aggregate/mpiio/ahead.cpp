@@ -4,7 +4,10 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdio>
+#include <filesystem>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -233,6 +236,29 @@ void changes_before_a_read() {
             MPI_File_close(&files.ours);
             MPI_File_close(&files.other);
             MPI_File_close(&files.alone);
+        }
+    }
+}
+
+void descriptors_of_closed_files() {
+    doing = "descriptors of closed files";
+    const auto open_now = [] {
+        const auto all = std::filesystem::directory_iterator("/proc/self/fd");
+        return std::distance(begin(all), end(all));
+    };
+    // MPI keeps some from its first file on.
+    std::ptrdiff_t first = 0;
+    for (int round = 0; round < 6; ++round) {
+        remove_files();
+        const int amode = kChange | (round % 2 == 1 ? MPI_MODE_DELETE_ON_CLOSE : 0);
+        MPI_File file = open_file(folder + "/ours", amode, false);
+        const int item = me;
+        well(MPI_File_write_at_all(file, 4 * me, &item, 1, MPI_INT, MPI_STATUS_IGNORE), "write_at_all");
+        well(MPI_File_close(&file), "MPI_File_close");
+        if (round == 1) first = open_now();
+        if (round > 1) {
+            expect(open_now() == first,
+                   std::to_string(open_now()) + " descriptors instead of " + std::to_string(first));
         }
     }
 }

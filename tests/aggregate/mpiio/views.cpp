@@ -658,6 +658,7 @@ int main(int argc, char** argv) {
         nonblocking_without_threads();
     } else if (scenario == "ahead") {
         pieces_that_are_read();
+        descriptors_of_closed_files();
         changes_before_a_read();
     } else if (scenario == "stripes") {
         stripes();
