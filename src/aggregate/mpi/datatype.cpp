@@ -376,6 +376,26 @@ Result<TypeStream> stream_of(MPI_Datatype type) {
     return found;
 }
 
+std::optional<std::uint64_t> dense_item(MPI_Datatype type) {
+    if (type == MPI_DATATYPE_NULL) return std::nullopt;
+    int integers = 0;
+    int addresses = 0;
+    int types = 0;
+    int combiner = MPI_COMBINER_DUP;
+    MPI_Count size = 0;
+    MPI_Aint lower = 0;
+    MPI_Aint extent = 0;
+    MPI_Aint true_lower = 0;
+    MPI_Aint true_extent = 0;
+    if (MPI_Type_get_envelope(type, &integers, &addresses, &types, &combiner) != MPI_SUCCESS ||
+        combiner != MPI_COMBINER_NAMED || MPI_Type_size_x(type, &size) != MPI_SUCCESS || size <= 0 ||
+        MPI_Type_get_extent(type, &lower, &extent) != MPI_SUCCESS || extent != size ||
+        MPI_Type_get_true_extent(type, &true_lower, &true_extent) != MPI_SUCCESS || true_lower != 0 ||
+        true_extent != size)
+        return std::nullopt;
+    return static_cast<std::uint64_t>(size);
+}
+
 Result<Stream> stream_of_items(const TypeStream& type, std::uint64_t count) {
     return repeated(type.stream, count, type.extent);
 }

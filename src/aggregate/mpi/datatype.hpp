@@ -5,6 +5,7 @@
 #include <mpi.h>
 
 #include <cstdint>
+#include <optional>
 
 #include "aggregate/plan/stream.hpp"
 #include "base/result.hpp"
@@ -19,6 +20,9 @@ struct TypeStream {
 // Errors: unsupported: a constructor that this version does not know, or too many pieces; an error
 // of MPI.
 Result<TypeStream> stream_of(MPI_Datatype type);
+// The bytes of an item of one of MPI's own datatypes that has no gaps: items follow each other from
+// the buffer's begin on. nullopt: it is another datatype.
+[[nodiscard]] std::optional<std::uint64_t> dense_item(MPI_Datatype type);
 // `count` items.
 Result<Stream> stream_of_items(const TypeStream& type, std::uint64_t count);
 

@@ -137,6 +137,21 @@ Result<> Descriptor::transfer_all(std::span<const Piece> pieces) const {
     return success();
 }
 
+Result<std::uint64_t> Descriptor::read_to_end(const Piece& piece) const {
+    std::uint64_t done = 0;
+    while (done < piece.count) {
+        const iovec vector{piece.bytes + done, std::min(piece.count - done, most_a_call())};
+        const ssize_t moved = move(&vector, 1, piece.offset + done);
+        if (moved < 0 && errno == EINTR) continue;
+        if (moved < 0) {
+            return file_error(path_, place_text(mode_, vector.iov_len, piece.offset + done + shift_), errno);
+        }
+        if (moved == 0) break;
+        done += static_cast<std::uint64_t>(moved);
+    }
+    return done;
+}
+
 ssize_t Descriptor::move(const iovec* vectors, int count, std::uint64_t offset) const {
     const auto at = static_cast<off_t>(offset + shift_);
     if (mode_ == Mode::write) {

@@ -36,6 +36,8 @@ class Descriptor {
 
     // Adjacent pieces share one call.
     Result<> transfer(std::span<const Piece> pieces) const;
+    // Reads one piece, or what the file has of it. Returns the number of bytes.
+    Result<std::uint64_t> read_to_end(const Piece& piece) const;
 
     Result<> sync() const;
     Result<> close();

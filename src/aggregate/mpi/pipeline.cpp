@@ -28,6 +28,12 @@ constexpr std::uint32_t kReady = 0;  // message: ranks may work on a window
 constexpr std::uint32_t kDone = 1;   // message: a rank has finished with a window
 constexpr int kTag = 1;
 
+// Whether a direct stretch of this set is packed.
+bool packed_first(const RankSet& set) {
+    return set.where.count > 1 && std::all_of(set.fields.begin(), set.fields.end(),
+                                              [](const Field& field) { return field.bytes < kLeastPiece; });
+}
+
 }  // namespace
 
 struct Pipeline::Message {
@@ -141,7 +147,6 @@ std::vector<Range> Pipeline::own_parts(Range range) const {
 Result<> Pipeline::prepare() {
     const auto me = static_cast<std::uint32_t>(group_.rank);
     role_of_.assign(plan_.partitions().size(), -1);
-    bool packs = false;
     std::uint64_t most = 0;
     for (std::uint32_t p = 0; p < plan_.partitions().size(); ++p) {
         const Partition& partition = plan_.partitions()[p];
@@ -185,11 +190,10 @@ Result<> Pipeline::prepare() {
         role_of_[p] = static_cast<int>(roles_.size());
         roles_.push_back(std::move(role));
     }
-    for (const RankSet& set : sets()) {
-        for (const Field& field : set.fields)
-            packs = packs || field.bytes < kLeastPiece;
+    if (std::any_of(sets().begin(), sets().end(), packed_first)) {
+        for (const Range& direct : plan_.direct())
+            most = std::max(most, std::min(direct.bytes(), kPackedStep));
     }
-    if (packs && !plan_.direct().empty()) most = std::max(most, kPackedStep);
     // A thread for one window costs more than it gains.
     one_job_ = settings_.backend == Backend::posix && work_.windows == 1 && plan_.direct().empty();
     scratch_.resize(most);
@@ -489,10 +493,7 @@ void Pipeline::move_direct(Range range) {
             --set;
         } while (bytes_in(set->where, {at, at + 1}) == 0);
         const std::uint64_t end = std::min(range.end, set->where.end());
-        bool small = set->where.count > 1;
-        for (const Field& field : set->fields)
-            small = small && field.bytes < kLeastPiece;
-        if (small) {
+        if (packed_first(*set)) {
             const std::uint64_t length = std::min(end - at, scratch_.size() - used);
             if (length == 0) break;
             std::byte* const place = scratch_.data() + used;

@@ -45,6 +45,7 @@ void set_text(char (&to)[kMessage], std::string_view text) {
 // How long a polling rank sleeps: doubles from the first value to the second.
 constexpr std::int64_t kShortNap = 20'000;
 constexpr std::int64_t kLongNap = 1'000'000;
+// So often a rank gives way before it sleeps: most waits are shorter than it takes to wake up.
 constexpr int kYields = 16;
 // A rank that is woken by others checks the time this often.
 constexpr std::int64_t kSleep = 50'000'000;
@@ -321,7 +322,7 @@ Result<> Team::wait(FunctionRef<bool> done, bool polls, Words what, Patience pat
             int flag = 0;
             MPI_Iprobe(MPI_ANY_SOURCE, kProgressTag, comm_, &flag, MPI_STATUS_IGNORE);
         }
-        if ((polls || patient_) && yields++ < kYields) {
+        if (yields++ < kYields) {
             ::sched_yield();
             continue;
         }

@@ -1,7 +1,8 @@
 // The ranks of an aggregate: their nodes, how they wait for each other, and how they agree.
 //
 // Ranks of one node use shared memory: each sleeps on a word of its own (a futex), and another rank
-// wakes it by changing the word. A waiting rank uses no CPU time, however many ranks share a core.
+// wakes it by changing the word. Before that it gives way a few times. A rank that waits long uses
+// no CPU time, however many ranks share a core.
 // Nodes use messages and collective operations of their leaders, one rank of each node. Nothing
 // here blocks in MPI: requests are tested until a deadline, so that a rank that died or hangs
 // becomes an error on the others (`time_limit`). MPI's functions for windows and new communicators

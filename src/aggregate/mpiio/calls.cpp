@@ -15,11 +15,13 @@ using twinrun::Error;
 using twinrun::ErrorCode;
 using twinrun::mpiio::Answer;
 using twinrun::mpiio::Call;
+using twinrun::mpiio::Change;
 using twinrun::mpiio::Fate;
 using twinrun::mpiio::File;
 using twinrun::mpiio::fill;
 using twinrun::mpiio::known;
 using twinrun::mpiio::Mode;
+using twinrun::mpiio::note_change;
 using twinrun::mpiio::raise;
 using twinrun::mpiio::Where;
 
@@ -35,14 +37,21 @@ Answer answer_of(File& file, const Call& call) noexcept {
     }
 }
 
+// A call that MPI-IO does itself.
+template <class Plain>
+int by_mpi(Mode mode, const Plain& plain) noexcept {
+    if (mode == Mode::write) note_change(Change::ends_with_call);
+    return plain();
+}
+
 template <class Plain>
 int collective(MPI_File handle, const Call& call, MPI_Status* status, const Plain& plain) noexcept {
     const auto file = known(handle);
     if (file) file->finish_requests();
-    if (!file || file->split) return plain();
+    if (!file || file->split) return by_mpi(call.mode, plain);
     const Answer answer = answer_of(*file, call);
     switch (answer.fate) {
-        case Fate::plain: return plain();
+        case Fate::plain: return by_mpi(call.mode, plain);
         case Fate::failed: return raise(handle, answer.error);
         case Fate::moved: break;
     }
@@ -75,14 +84,14 @@ int begin_whole(File& file, const Call& call, const Whole& whole) noexcept {
 template <class Plain>
 int begin(MPI_File handle, const Call& call, const Plain& plain) noexcept {
     const auto file = known(handle);
-    if (!file) return plain();
+    if (!file) return by_mpi(call.mode, plain);
     if (file->split) {
         return raise(handle, Error{ErrorCode::invalid_argument,
                                    "a split collective call of this file has begun and not ended"});
     }
     file->finish_requests();
     const Answer answer = answer_of(*file, call);
-    if (answer.fate == Fate::plain) return plain();
+    if (answer.fate == Fate::plain) return by_mpi(call.mode, plain);
     if (answer.fate == Fate::failed) return raise(handle, answer.error);
     file->split = File::Split{call.mode, call.where, answer.bytes};
     return MPI_SUCCESS;
@@ -99,7 +108,7 @@ int begin_read(MPI_File handle, const Call& call, const Plain& plain, const Whol
 template <class Plain>
 int end(MPI_File handle, Mode mode, Where where, MPI_Status* status, const Plain& plain) noexcept {
     const auto file = known(handle);
-    if (!file || !file->split) return plain();
+    if (!file || !file->split) return by_mpi(mode, plain);
     if (file->split->mode != mode || file->split->where != where) {
         return raise(handle, Error{ErrorCode::invalid_argument,
                                    "another split collective call of this file has begun"});
@@ -114,7 +123,10 @@ int end(MPI_File handle, Mode mode, Where where, MPI_Status* status, const Plain
 template <class Plain>
 int nonblocking(MPI_File handle, const Call& call, MPI_Request* request, const Plain& plain) noexcept {
     const auto file = known(handle);
-    if (!file || file->split || !file->takes_requests(call.mode)) return plain();
+    if (!file || file->split || !file->takes_requests(call.mode)) {
+        if (call.mode == Mode::write) note_change(Change::ends_later);
+        return plain();
+    }
     try {
         return file->requests().add(call, handle, request);
     } catch (...) {
@@ -124,9 +136,11 @@ int nonblocking(MPI_File handle, const Call& call, MPI_Request* request, const P
     }
 }
 
-// Any other collective call of a file: MPI's, after the nonblocking ones before it.
+// Any other collective call of a file: MPI's, after the nonblocking ones before it. It may change
+// the file's size.
 template <class Plain>
 int in_turn(MPI_File handle, const Plain& plain) noexcept {
+    note_change(Change::ends_with_call);
     if (const auto file = known(handle)) file->finish_requests();
     return plain();
 }
@@ -161,11 +175,11 @@ TWR_MPIIO_API int MPI_File_open(MPI_Comm comm, const char* filename, int amode, 
 }
 
 TWR_MPIIO_API int MPI_File_close(MPI_File* fh) {
-    if (fh != nullptr) {
-        if (const auto file = known(*fh)) {
-            file->close();
-            twinrun::mpiio::forget(*fh);
-        }
+    // Its descriptor is closed when this ends: after MPI's, for which ranks wait for each other.
+    const auto file = fh != nullptr ? known(*fh) : nullptr;
+    if (file) {
+        file->close();
+        twinrun::mpiio::forget(*fh);
     }
     return PMPI_File_close(fh);
 }
@@ -292,6 +306,45 @@ TWR_NONBLOCKING(, int)
 #endif
 #if MPI_VERSION >= 4
 TWR_NONBLOCKING(_c, MPI_Count)
+#endif
+
+// ---- independent writes: MPI-IO's, and noted ----
+
+#define TWR_INDEPENDENT(suffix, Count)                                                                      \
+    TWR_MPIIO_API int MPI_File_write##suffix(MPI_File fh, const void* buf, Count count, MPI_Datatype type,  \
+                                             MPI_Status* status) {                                          \
+        note_change(Change::ends_with_call);                                                                \
+        return PMPI_File_write##suffix(fh, buf, count, type, status);                                       \
+    }                                                                                                       \
+    TWR_MPIIO_API int MPI_File_write_at##suffix(MPI_File fh, MPI_Offset offset, const void* buf,            \
+                                                Count count, MPI_Datatype type, MPI_Status* status) {       \
+        note_change(Change::ends_with_call);                                                                \
+        return PMPI_File_write_at##suffix(fh, offset, buf, count, type, status);                            \
+    }                                                                                                       \
+    TWR_MPIIO_API int MPI_File_write_shared##suffix(MPI_File fh, const void* buf, Count count,              \
+                                                    MPI_Datatype type, MPI_Status* status) {                \
+        note_change(Change::ends_with_call);                                                                \
+        return PMPI_File_write_shared##suffix(fh, buf, count, type, status);                                \
+    }                                                                                                       \
+    TWR_MPIIO_API int MPI_File_iwrite##suffix(MPI_File fh, const void* buf, Count count, MPI_Datatype type, \
+                                              MPI_Request* request) {                                       \
+        note_change(Change::ends_later);                                                                    \
+        return PMPI_File_iwrite##suffix(fh, buf, count, type, request);                                     \
+    }                                                                                                       \
+    TWR_MPIIO_API int MPI_File_iwrite_at##suffix(MPI_File fh, MPI_Offset offset, const void* buf,           \
+                                                 Count count, MPI_Datatype type, MPI_Request* request) {    \
+        note_change(Change::ends_later);                                                                    \
+        return PMPI_File_iwrite_at##suffix(fh, offset, buf, count, type, request);                          \
+    }                                                                                                       \
+    TWR_MPIIO_API int MPI_File_iwrite_shared##suffix(MPI_File fh, const void* buf, Count count,             \
+                                                     MPI_Datatype type, MPI_Request* request) {             \
+        note_change(Change::ends_later);                                                                    \
+        return PMPI_File_iwrite_shared##suffix(fh, buf, count, type, request);                              \
+    }
+
+TWR_INDEPENDENT(, int)
+#if MPI_VERSION >= 4
+TWR_INDEPENDENT(_c, MPI_Count)
 #endif
 
 // ---- what waits for the nonblocking calls before it ----

@@ -32,7 +32,10 @@ using aggregation::Team;
 namespace {
 
 // Of Vote::figures.largest. Zero: nothing to say, which never wins. Behind them: LastTransfer's.
-enum Figure : std::size_t { kReason, kEnd, kUnready, kOwnFigures };
+enum Figure : std::size_t { kReason, kEnd, kUnready, kNotAhead, kOwnFigures };
+static_assert(std::size_t{kOwnFigures} + std::size_t{LastTransfer::kFigures} <= aggregation::kFigures);
+// Of Vote::figures.sums: ranks that have read data before the agreement.
+constexpr std::size_t kHaveRead = 0;
 
 // ROMIO takes a prefix from a name. These name file systems whose files are the kernel's. Open MPI
 // knows no prefixes.
@@ -58,6 +61,17 @@ bool incoherent(int number) {
     struct statfs system {};
     if (::fstatfs(number, &system) != 0) return true;
     return std::find(kKinds.begin(), kKinds.end(), static_cast<std::uint32_t>(system.f_type)) != kKinds.end();
+}
+
+// Changes that this process has made beside aggregated calls.
+std::atomic<std::uint64_t>& changes() {
+    static std::atomic<std::uint64_t> all{0};
+    return all;
+}
+// Whether one has begun of which this library does not see the end.
+std::atomic<bool>& changes_later() {
+    static std::atomic<bool> any{false};
+    return any;
 }
 
 // Memory of a GPU, which this library must not touch. Asks CUDA's driver, if the program has loaded
@@ -141,6 +155,7 @@ Result<> File::open_own(const char* name, int amode, MPI_Info info, std::uint64_
 // The view of a file that was just opened: bytes.
 Result<> File::view_bytes() {
     view_.usable = true;
+    view_.whole = true;
     TWR_CHECK(view_.filetype.stream.append({0, 1, 1, 0}));
     view_.filetype.extent = 1;
     return success();
@@ -166,6 +181,7 @@ std::shared_ptr<File> File::opened(MPI_File handle, MPI_Comm comm, const char* n
     f.amode_ = amode;
     PMPI_Comm_rank(comm, &f.rank_);
     PMPI_Comm_size(comm, &f.ranks_);
+    f.changes_seen_ = changes().load();
     int problem = kNoProblem;
     std::string why;
     std::uint64_t about[2] = {0, 0};  // the file, the hints
@@ -239,12 +255,16 @@ void File::close() {
             static_cast<unsigned long long>(plans_), static_cast<unsigned long long>(plain_calls_.load()));
     }
     if (member_) give_back(std::exchange(member_, nullptr));
-    if (number_ >= 0) ::close(std::exchange(number_, -1));
+    // Otherwise later, in the destructor. After a file was cut to no bytes, ext4 writes its data to
+    // storage when somebody first closes it. That holds up ranks that still write by MPI-IO itself.
+    const bool deleted = (amode_ & MPI_MODE_DELETE_ON_CLOSE) != 0;
+    if (number_ >= 0 && (deleted || !usable_)) ::close(std::exchange(number_, -1));
 }
 
 void File::set_view(MPI_Offset displacement, MPI_Datatype etype, MPI_Datatype filetype, const char* datarep) {
     native_ = ::strcasecmp(datarep, "native") == 0;
     view_.usable = false;
+    view_.whole = false;
     const auto taken = caught([&]() -> Result<> {
         MPI_Count size = 0;
         TWR_MPI("MPI_Type_size_x", MPI_Type_size_x(etype, &size));
@@ -253,6 +273,10 @@ void File::set_view(MPI_Offset displacement, MPI_Datatype etype, MPI_Datatype fi
         TWR_TRY(view_.filetype, aggregation::stream_of(filetype));
         view_.displacement = displacement;
         view_.usable = size > 0 && displacement >= 0 && view_.filetype.stream.bytes() != 0;
+        const auto runs = view_.filetype.stream.runs();
+        view_.whole = view_.usable && runs.size() == 1 && runs.front().count == 1 &&
+                      runs.front().offset == 0 &&
+                      static_cast<std::uint64_t>(view_.filetype.extent) == runs.front().width;
         return success();
     });
     static_cast<void>(taken);
@@ -466,6 +490,9 @@ Result<> File::cut_at_end(Layout& layout, std::uint64_t file_bytes) {
 
 Answer File::aggregate(const Call& call) {
     if (!usable_ || !eligible(call.mode)) return plain();
+    if (ranks_ == 1) {
+        if (auto done = move_stretch(call)) return std::move(*done);
+    }
     OwnPart own;
     std::optional<Answer> alone;
     if (ranks_ == 1) {
@@ -485,32 +512,94 @@ Answer File::aggregate(const Call& call) {
     return answer;
 }
 
-// One stretch of a file that only this rank has opened: a call of the system, and nobody to agree
-// with. nullopt: it is not that.
-std::optional<Answer> File::move_alone(const Call& call, const OwnPart& own) const {
-    const std::vector<ArrayPart>& parts = own.layout.parts;
-    if (!own.checked || own.reason != kNone || parts.size() > 1) return std::nullopt;
-    if (parts.empty()) return Answer{Fate::moved, 0, {}};
+namespace {
+
+// The parts of a call, where they are one stretch of the file and of memory.
+std::optional<aggregation::Piece> stretch_of(const std::vector<ArrayPart>& parts, void* buffer) {
+    if (parts.size() != 1) return std::nullopt;
     const ArrayPart& part = parts.front();
     const bool dense =
         part.where.count == 1 ||
         (part.where.dense() && part.memory_stride == static_cast<std::int64_t>(part.where.width));
     if (!dense) return std::nullopt;
-    std::uint64_t bytes = part.where.bytes();
-    if (call.mode == Mode::read) {
-        struct stat about {};
-        if (::fstat(number_, &about) != 0) return failed(aggregation::file_error(name_, "stat", errno));
-        const auto end = static_cast<std::uint64_t>(about.st_size);
-        bytes = std::min(bytes, end - std::min(end, part.where.begin()));
-    }
-    const aggregation::Piece piece{part.where.begin(),
-                                   static_cast<std::byte*>(call.buffer) + part.memory_offset, bytes};
+    return aggregation::Piece{part.where.begin(), static_cast<std::byte*>(buffer) + part.memory_offset,
+                              part.where.bytes()};
+}
+
+}  // namespace
+
+// Of a file that only this rank has opened: a call of the system, and nobody to agree with.
+Answer File::move_piece(Mode mode, const aggregation::Piece& piece) const {
+    std::uint64_t bytes = piece.count;
     const auto moved = caught([&]() -> Result<> {
         aggregation::Descriptor file;
-        TWR_CHECK(file.adopt({number_, name_, 0}, call.mode));
-        return file.transfer(std::span(&piece, 1));
+        TWR_CHECK(file.adopt({number_, name_, 0}, mode));
+        if (mode == Mode::write) return file.transfer(std::span(&piece, 1));
+        TWR_TRY(bytes, file.read_to_end(piece));
+        return success();
     });
     return moved ? Answer{Fate::moved, bytes, {}} : failed(moved.error());
+}
+
+// Where view and datatype have no holes, without a list of pieces. nullopt: it is not that, or it
+// has an error, which the longer way finds.
+std::optional<Answer> File::move_stretch(const Call& call) {
+    if (!view_.whole || call.where == Where::shared_pointer || call.count <= 0 || on_device(call.buffer))
+        return std::nullopt;
+    const auto item = aggregation::dense_item(call.type);
+    if (!item) return std::nullopt;
+    const auto bytes = checked_multiply(*item, static_cast<std::uint64_t>(call.count));
+    if (!bytes || *bytes % view_.etype_bytes != 0) return std::nullopt;
+    const auto offset = place(call, *bytes);
+    if (!offset || *offset < 0) return std::nullopt;
+    const auto begin = checked_multiply(static_cast<std::uint64_t>(*offset), view_.etype_bytes);
+    const auto from =
+        begin ? checked_add(*begin, static_cast<std::uint64_t>(view_.displacement)) : std::nullopt;
+    const auto end = from ? checked_add(*from, *bytes) : std::nullopt;
+    if (!end || *end > LastTransfer::kFarthest) return std::nullopt;
+    Answer answer = move_piece(call.mode, {*from, static_cast<std::byte*>(call.buffer), *bytes});
+    if (answer.fate != Fate::moved) return answer;
+    if (auto passed = pass_pointer(call, *bytes); !passed) return failed(passed.error());
+    return answer;
+}
+
+std::optional<Answer> File::move_alone(const Call& call, const OwnPart& own) const {
+    if (!own.checked || own.reason != kNone) return std::nullopt;
+    if (own.layout.parts.empty()) return Answer{Fate::moved, 0, {}};
+    const auto piece = stretch_of(own.layout.parts, call.buffer);
+    if (!piece) return std::nullopt;
+    return move_piece(call.mode, *piece);
+}
+
+// Reads this rank's bytes before the ranks agree, where they are one stretch and an aggregator
+// would not read them at less cost. Returns how many there are. If all ranks have done so, the
+// agreement is the end of the call. Otherwise all go the longer way, which reads them again.
+//
+// No rank waits for the others here. A rank that has changed a file by MPI-IO itself since the last
+// agreement may have done so after others had read. It votes against, and all read again.
+std::optional<std::uint64_t> File::read_ahead(const Call& call, const OwnPart& own) {
+    if (call.mode != Mode::read || !own.checked || own.reason != kNone) return std::nullopt;
+    if (own.layout.parts.empty()) return 0;
+    if (ahead_pause_ != 0) return std::nullopt;
+    const auto piece = stretch_of(own.layout.parts, call.buffer);
+    if (!piece) return std::nullopt;
+    if (!least_ahead_) {
+        // The block is not asked for, which spares each rank a question to Lustre.
+        constexpr std::uint64_t kAnyBlock = 4096;
+        const auto traits = caught([&] {
+            return aggregation::storage_traits("/proc/self/fd/" + std::to_string(number_), kAnyBlock);
+        });
+        least_ahead_ = traits ? traits->direct.least_alone : UINT64_MAX;
+    }
+    if (piece->count < *least_ahead_) return std::nullopt;
+    // An error is met again on the longer way, which reports it to all ranks.
+    const auto bytes = caught([&]() -> Result<std::uint64_t> {
+        aggregation::Descriptor file;
+        TWR_CHECK(file.adopt({number_, name_, 0}, call.mode));
+        return file.read_to_end(*piece);
+    });
+    if (!bytes) return std::nullopt;
+    return *bytes;
 }
 
 // [collective]
@@ -521,14 +610,22 @@ Answer File::move(const Call& call, OwnPart own) {
     vote.patient = !hints_.limited;
     vote.same = static_cast<std::uint64_t>(call.mode) * 8 + static_cast<std::uint64_t>(call.where) + 1;
     vote.differs = "collective calls of one file differ from those of rank 0";
+    // First of all: what another thread changes from here on counts as before the next call.
+    const std::uint64_t changes_now = changes().load();
+    const auto have_read = read_ahead(call, own);
+    const bool undisturbed = changes_now == changes_seen_ && !changes_later();
+    changes_seen_ = changes_now;
+    if (ahead_pause_ != 0) --ahead_pause_;
     vote.mine = std::move(own.checked);
     put_figures(own, vote.figures.largest);
+    vote.figures.largest[kNotAhead] = have_read && undisturbed ? 0 : 1;
+    vote.figures.sums[kHaveRead] = have_read.value_or(0) != 0 ? 1 : 0;
     // Where this rank repeats the last call, it is ready before the ranks agree. Where all are, one
     // agreement is enough.
     std::optional<aggregation::Move> ahead;
     const auto own_places = std::span<const double>(vote.figures.largest).subspan(kOwnFigures);
     const bool repeats = member_->last.has_plan() && !LastTransfer::changed(own_places);
-    if (vote.mine && own.reason == kNone && repeats) {
+    if (vote.mine && own.reason == kNone && repeats && !have_read) {
         ahead.emplace(*aggregate_, call.mode, call.buffer);
         if (!ahead->prepare()) ahead.reset();
     }
@@ -539,6 +636,16 @@ Answer File::move(const Call& call, OwnPart own) {
 
     // From here on all ranks decide alike.
     const auto& all = agreed->figures.largest;
+    if (all[kReason] == 0 && all[kNotAhead] == 0) {
+        ahead_pauses_ = 0;
+        return Answer{Fate::moved, *have_read, {}};
+    }
+    // Some have read in vain: calls with this pattern may follow.
+    if (agreed->figures.sums[kHaveRead] != 0) {
+        constexpr unsigned kLongestPause = 64;
+        ahead_pauses_ = std::clamp(ahead_pauses_ * 2, 1U, kLongestPause);
+        ahead_pause_ = ahead_pauses_;
+    }
     if (const auto reason = static_cast<Reason>(all[kReason]); reason != kNone) {
         say(text_of(reason));
         return plain();
@@ -592,6 +699,11 @@ Result<> File::pass_pointer(const Call& call, std::uint64_t bytes) {
                                       MPI_SEEK_SET));
     }
     return success();
+}
+
+void note_change(Change change) noexcept {
+    if (change == Change::ends_later) changes_later().store(true);
+    changes().fetch_add(1, std::memory_order_relaxed);
 }
 
 // ---- the files that are open ----

@@ -18,6 +18,7 @@
 
 #include "aggregate/mpi/aggregate.hpp"
 #include "aggregate/mpi/datatype.hpp"
+#include "aggregate/mpi/storage.hpp"
 #include "aggregate/mpiio/hints.hpp"
 #include "aggregate/mpiio/pool.hpp"
 #include "base/result.hpp"
@@ -123,7 +124,10 @@ class File {
     Result<> look_at_storage(aggregation::Outcome& outcome);
     Result<> cut_at_end(Layout& layout, std::uint64_t file_bytes);
     Answer aggregate(const Call& call);
+    std::optional<Answer> move_stretch(const Call& call);
     std::optional<Answer> move_alone(const Call& call, const OwnPart& own) const;
+    [[nodiscard]] Answer move_piece(Mode mode, const aggregation::Piece& piece) const;
+    std::optional<std::uint64_t> read_ahead(const Call& call, const OwnPart& own);
     Answer move(const Call& call, OwnPart own);
     [[nodiscard]] Answer by_mpi(const Prepared& prepared) const;
     Result<> declare(const Layout& layout, Mode mode, std::uint64_t zero);
@@ -146,19 +150,35 @@ class File {
         std::uint64_t etype_bytes = 1;
         aggregation::TypeStream filetype;
         bool usable = false;  // on this rank
+        bool whole = false;   // all bytes from the displacement on
     };
     View view_;
     bool native_ = true;
 
     std::shared_ptr<Member> member_;
     twr_aggregate* aggregate_ = nullptr;  // the member's, since the first collective call
-    std::uint64_t shared_total_ = 0;      // etypes of all ranks, of a call with the shared pointer
+    // Reads of this rank alone before the ranks agree (read_ahead).
+    std::optional<std::uint64_t> least_ahead_;  // their least bytes, since the first collective read
+    std::uint64_t changes_seen_ = 0;            // see note_change()
+    unsigned ahead_pause_ = 0;                  // calls until the next attempt
+    unsigned ahead_pauses_ = 0;                 // the last pause
+
+    std::uint64_t shared_total_ = 0;  // etypes of all ranks, of a call with the shared pointer
     std::int64_t shared_begin_ = 0;
     std::atomic<std::uint64_t> aggregated_calls_{0};
     std::atomic<std::uint64_t> plain_calls_{0};
     std::uint64_t plans_ = 0;
     std::unique_ptr<Requests> requests_;  // since the first nonblocking call
 };
+
+// What this process changes in files by MPI-IO itself, beside aggregated calls: bytes or sizes.
+// Before the ranks have agreed on something after that, none of them may take what it read alone
+// for the file's content (File::read_ahead). Any thread may call this, often: it only counts.
+enum class Change : std::uint8_t {
+    ends_with_call,
+    ends_later,  // nobody tells this library when
+};
+void note_change(Change change) noexcept;
 
 // The files that are open. Any thread may call these.
 void remember(MPI_File handle, std::shared_ptr<File> file);

@@ -110,6 +110,7 @@ int begin_by_mpi(MPI_File handle, const Call& call, MPI_Request* request) {
 // collective call that blocks would keep ROMIO's lock until the other ranks come.
 Answer File::by_mpi(const Prepared& prepared) const {
     const Call& call = prepared.call;
+    if (call.mode == Mode::write) note_change(Change::ends_with_call);
     MPI_Status status;
     MPI_Request request = MPI_REQUEST_NULL;
     int code = begin_by_mpi(handle_, call, &request);

@@ -30,6 +30,9 @@ REPORT = re.compile(
 IOR_REPORT = re.compile(
     r"twinrun_mpiio: \S+: (\d+) collective calls aggregated by \d+ plans, (\d+) by MPI-IO"
 )
+AHEAD = re.compile(
+    r"twinrun_mpiio: \S*/ahead: (\d+) collective calls aggregated by (\d+) plans, (\d+) by MPI-IO"
+)
 # What is said once, for all files of a job.
 SAID = (
     "the file is in atomic mode",
@@ -73,6 +76,15 @@ class Tests(Scenarios):
         said = SAID if self.ranks == 1 else (*SAID, "both claim the byte", "hints twinrun_* differ")
         for text in said:
             expect(job.out.count(text) == 1, f"'{text}' is not said once:", job)
+
+    def ahead(self) -> None:
+        """Reads of one piece a rank need no plan, and never miss what a late rank wrote before."""
+        job = self.preloaded("ahead", self.folder)
+        self.done(job)
+        alone, others = AHEAD.findall(job.out)
+        expect(alone == ("40", "0", "0"), alone, "calls, plans and others:", job)
+        expect(others[0] == "42" and others[2] == "0", others, "calls, plans and others:", job)
+        expect(0 < int(others[1]) < 42, others, "calls, plans and others:", job)
 
     def nonblocking_views(self, *arguments: str) -> None:
         job = self.preloaded("nonblocking_views", self.folder, *arguments)

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "ahead.hpp"
 #include "nonblocking.hpp"
 #include "program.hpp"
 #include "random_types.hpp"
@@ -655,6 +656,10 @@ int main(int argc, char** argv) {
         hints();
         large();
         nonblocking_without_threads();
+    } else if (scenario == "ahead") {
+        pieces_that_are_read();
+        descriptors_of_closed_files();
+        changes_before_a_read();
     } else if (scenario == "stripes") {
         stripes();
     } else if (scenario == "nonblocking_views") {
