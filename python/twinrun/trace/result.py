@@ -10,7 +10,7 @@ from ..runs.provenance import Difference, Provenance, difference
 from ..views import views
 from .site import Site
 
-__all__ = ["Around", "Origin", "Passed", "TraceComparison", "ValueDifference"]
+__all__ = ["Around", "Origin", "Passed", "StructureDifference", "TraceComparison", "ValueDifference"]
 
 
 @dataclass
@@ -73,6 +73,40 @@ class ValueDifference:
     _kept: tuple[str, str] = field(default=("", ""), repr=False, compare=False)
 
 
+class StructureDifference(NamedTuple):
+    """What differs beside a value whose bits may agree: code that looks at it may give another result.
+
+    Attributes
+    ----------
+    site : Site
+        Where it was seen.
+    name, role : str
+        The value, or what holds values. See `ValueDifference`.
+    out : bool
+        Whether it came out of the operation, or went in.
+    what : str
+        'class': of a list, tuple, mapping, data class, tensor, or object that is not looked into. 'keys':
+        those of a mapping, in their order. 'attributes': those of a data class that are no fields.
+        'requires_grad': of a tensor. 'strides': of a tensor. 'same': as which other value it is
+        the same tensor. 'weak_type': of an array of JAX.
+    a, b : str
+        What it is in both runs; '' for strides that are row-major, and for what one run does not have.
+    """
+
+    site: Site
+    name: str
+    role: str
+    out: bool
+    what: str
+    a: str
+    b: str
+
+    def __str__(self) -> str:
+        from .words import structure_text
+
+        return structure_text(self)
+
+
 @dataclass
 class Origin:
     """A place at which a difference enters a run.
@@ -113,6 +147,9 @@ class Origin:
         digested, or are memory that nobody wrote, or objects that are not looked into.
     not_compared : str
         Why they were not; or ''.
+    structure : list of StructureDifference
+        What differs beside the values that go in, and beside those that the module's own code took from
+        others: it may be the reason.
     """
 
     rank: int
@@ -130,6 +167,7 @@ class Origin:
     inputs_agree: int = 0
     inputs_not_compared: int = 0
     not_compared: str = ""
+    structure: list[StructureDifference] = field(default_factory=list)
 
     def __str__(self) -> str:
         from .words import origin_text
@@ -185,6 +223,8 @@ class Around:
         The same as a report says it: with how many values were not compared, and why.
     inputs_agree, inputs_not_compared, not_compared
         See `Origin`.
+    structure : list of StructureDifference
+        What differs beside the values of this event.
     """
 
     site: Site
@@ -195,6 +235,7 @@ class Around:
     inputs_agree: int = 0
     inputs_not_compared: int = 0
     not_compared: str = ""
+    structure: list[StructureDifference] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.text = self.text or self.state
@@ -238,6 +279,9 @@ class TraceComparison:
         What could not be compared; at most 1000 lines.
     notes : list of str
         What the user should know.
+    structure : list of StructureDifference
+        What differs beside the values, up to the first divergence of each rank; at most 1000. It makes no
+        trace different: a note tells it.
     by_module : dict of (int, str) to (int, int)
         {(iteration, module): (values, values that differ)}.
     provenance_a, provenance_b : Provenance or None
@@ -264,6 +308,7 @@ class TraceComparison:
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     replicas: tuple[int, ...] = ()
+    structure: list[StructureDifference] = field(default_factory=list)
     by_module: dict[tuple[int, str], tuple[int, int]] = field(default_factory=dict)
     provenance_a: Provenance | None = field(default=None, repr=False)
     provenance_b: Provenance | None = field(default=None, repr=False)
