@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..markup import render
-from ..trace.words import later_text, verdict_text
+from ..trace.words import later_text, structure_lines, verdict_text
 from ..words import number
 from .charts import Picture, heat_map
 from .document import write_whole
@@ -199,6 +199,7 @@ def trace_html(result: TraceComparison) -> str:
         kind=_CLASSES[result.verdict],
         said=said,
         first=None if first is None else _facts(first),
+        beside=[] if first is None else structure_lines(first),
         values=Table(head[:columns], rows, (1, 2, 3, 4)).first(_ROWS),
         around=[_event(near, first) for near in result.around],
         map=_map(result),

@@ -80,9 +80,7 @@ class StructureSeen:
         if origin.reason == "unmatched":
             around = e.enclosing if origin.only_in == "a" else self._in_a.get(e.enclosing, -1)
             return self._of(around)
-        if all(v.role in ("value", "gradient") for v in origin.values):
-            return own + self._of(e.enclosing)
-        return own
+        return own + self._of(e.enclosing)
 
     def _of(self, call: int) -> list[StructureDifference]:
         return [*self._taken.get(call, ()), *self._given.get(call, ())]

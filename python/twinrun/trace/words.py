@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .site import Site
 
 __all__ = [
-    "compared_text", "later_text", "origin_text", "qualified", "structure_note", "structure_text",
+    "compared_text", "later_text", "origin_text", "qualified", "structure_lines", "structure_note", "structure_text",
     "trace_document", "trace_lines", "verdict_text",
 ]  # fmt: skip
 
@@ -110,6 +110,11 @@ def qualified(said: str, structure: list[StructureDifference], here: Site | None
     if not structure:
         return said
     return f"{said}{' in value, but ' if said.endswith(('agree', 'agrees')) else '; '}{_clauses(structure, here)}"
+
+
+def structure_lines(o: Origin) -> list[str]:
+    """What differs beside the values that a place takes, each with its place where that is another one."""
+    return [_placed(d, o.site) for d in o.structure]
 
 
 def structure_note(structure: list[StructureDifference]) -> str:
@@ -215,10 +220,10 @@ def trace_lines(result: TraceComparison, verbose: bool = False) -> list[str]:
         lines.extend(f"  {value_text(v)}" for v in shown_values)
         if len(first.values) > len(shown_values):
             lines.append(f"  and {len(first.values) - len(shown_values)} more")
-        beside = first.structure[: None if verbose else 10]
-        lines.extend(f"  {_placed(d, first.site)}" for d in beside)
-        if len(first.structure) > len(beside):
-            lines.append(f"  and {len(first.structure) - len(beside)} more")
+        beside = structure_lines(first)
+        lines.extend(f"  {said}" for said in beside[: None if verbose else 10])
+        if len(beside) > 10 and not verbose:
+            lines.append(f"  and {len(beside) - 10} more")
         if first.module != first.site.module:
             lines.append(f"  made by: {first.module or 'the code around the model'}")
         others = [o for rank, o in result.firsts.items() if o is not first]
