@@ -58,6 +58,7 @@ class Recorder:
         self._begun = False
         # By name and text. Of this trace alone: while events are encoded, their values change.
         self._settings: dict[tuple[str, str, bool], Traced] = {}
+        self._lines: dict[tuple[str, str, str, bool], str] = {}
 
     def begin_iteration(self) -> None:
         """The next event is the first of an iteration."""
@@ -179,15 +180,28 @@ class Recorder:
         """Notes what code may ask a plain tensor for, where it is not the usual."""
         needs = t.requires_grad
         if needs is not (role == "parameter"):
-            event.structure = f"{event.structure}{line(name, GRAD, str(needs), out)}"
+            event.structure = f"{event.structure}{self._line(name, GRAD, str(needs), out)}"
         if not t.is_contiguous():
-            event.structure = f"{event.structure}{line(name, STRIDES, strides_of(t), out)}"
+            event.structure = f"{event.structure}{self._line(name, STRIDES, strides_of(t), out)}"
 
     def _note_operands(self, event: Event, tensors: Mapping[str, torch.Tensor], out: bool) -> None:
         """Operations are below what asks for gradients: only strides are noted."""
         for name, t in tensors.items():
-            if is_plain(t) and not t.is_contiguous():
-                event.structure = f"{event.structure}{line(name, STRIDES, strides_of(t), out)}"
+            try:
+                if not t.is_contiguous() and is_plain(t):
+                    event.structure = f"{event.structure}{self._line(name, STRIDES, strides_of(t), out)}"
+            except RuntimeError:  # some kinds of tensors have no strides
+                continue
+
+    def _line(self, name: str, what: str, text: str, out: bool) -> str:
+        """A fact as a line. Those of modules come again at each call."""
+        key = name, what, text, out
+        known = self._lines.get(key)
+        if known is None:
+            if len(self._lines) >= _MOST_SETTINGS:
+                self._lines.clear()
+            known = self._lines[key] = line(name, what, text, out)
+        return known
 
     def setting(self, event: Event, name: str, text: str, *, out: bool = False) -> None:
         """Adds a value of Python to an event, as text."""

@@ -67,8 +67,11 @@ def leaves(
     if depth >= _DEEPEST:
         raise TwinrunError(f"more than {_DEEPEST} containers, one within the other", where=name)
     if facts is not None:
-        told = [(name, CLASS, kind.__name__)] if kind is tuple or kind is list else texts_of(what, name)
-        facts += told if depth or name not in _CALLS else told[1:]
+        top = depth == 0 and name in _CALLS
+        if kind is not tuple and kind is not list:
+            facts += texts_of(what, name)[top:]
+        elif not top:
+            facts.append((name, CLASS, kind.__name__))
     if kind is not tuple and kind is not list and isinstance(what, Mapping):
         for key, one in what.items():
             leaves(f"{name}.{key}", one, found, depth + 1, others, facts)
