@@ -119,9 +119,9 @@ class Origin:
         Iteration, microbatch, phase, module and operation.
     reason : {'operation', 'input', 'unknown', 'unmatched', 'generator'}
         'operation': its outputs differ, and none of its inputs does; all of them agree where
-        `inputs_not_compared` is 0. 'input': something that it takes
-        differs, and nothing before it does: it was changed outside of what is traced. 'unknown':
-        something differs, and it may come from a value that was not digested, see `unknown`. 'unmatched':
+        `inputs_not_compared` is 0, and in more than their values where `structure` is empty. 'input':
+        something that it takes differs, and nothing before it does: it was changed outside of what is
+        traced. 'unknown': something differs, and it may come from a value that was not digested, see `unknown`. 'unmatched':
         one run does here what the other one does not. 'generator': a random number generator has
         another state, and no value differs.
     module : str
@@ -218,7 +218,8 @@ class Around:
     state : str
         What the comparison found: 'inputs agree', 'outputs agree', 'all agree', 'inputs differ',
         'outputs differ', 'not all compared' (nothing differs, and some values cannot be compared, such as
-        memory that nobody wrote), 'not known' (a value was not digested), 'only in a' or 'only in b'.
+        memory that nobody wrote), 'not known' (a value was not digested), 'only in a' or 'only in b'. That
+        something agrees ends with 'in value' where more than values differs, see `structure`.
     text : str
         The same as a report says it: with how many values were not compared, and why.
     inputs_agree, inputs_not_compared, not_compared

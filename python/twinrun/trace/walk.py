@@ -13,7 +13,7 @@ from .alignment import aligned
 from .result import Around, Origin, Passed, StructureDifference, TraceComparison, ValueDifference
 from .site import Site
 from .structure import StructureSeen, structure_differences
-from .words import compared_text, qualified
+from .words import IN_VALUE, compared_text, qualified
 
 __all__ = ["Walk", "first_of_events"]
 
@@ -366,7 +366,8 @@ def _state(e: Event, found: _Found) -> str:
     if found.left:
         return "not all compared"
     ways = {v.out for v in e.values if v.role != "rng"}
-    return "all agree" if len(ways) != 1 else "outputs agree" if True in ways else "inputs agree"
+    agree = "all agree" if len(ways) != 1 else "outputs agree" if True in ways else "inputs agree"
+    return f"{agree}{IN_VALUE}" if found.structure else agree
 
 
 def _text(state: str, found: _Found) -> str:
@@ -374,7 +375,7 @@ def _text(state: str, found: _Found) -> str:
     if found.ins or found.outs or not (found.left or found.structure):
         return state
     if not found.left:
-        return qualified(state, found.structure)
+        return qualified(state.removesuffix(IN_VALUE), found.structure)
     sides = [
         compared_text(what, agree, len(why), _whys(why))
         for what, agree, why in (

@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from .site import Site
 
 __all__ = [
-    "compared_text", "later_text", "origin_text", "qualified", "structure_lines", "structure_note", "structure_text",
+    "IN_VALUE", "compared_text", "later_text", "origin_text", "qualified", "structure_lines", "structure_note", "structure_text",
     "trace_document", "trace_lines", "verdict_text",
 ]  # fmt: skip
 
+IN_VALUE = " in value"  # how it ends that something agrees, where more than values differs
 _VOWELS = set("aeiou")
 _CLAUSES = 2
 _ROLES = {"rng": "state of the generator", "state": "optimizer's state"}
@@ -109,7 +110,8 @@ def qualified(said: str, structure: list[StructureDifference], here: Site | None
     """What is said of values that agree, with what differs beside them."""
     if not structure:
         return said
-    return f"{said}{' in value, but ' if said.endswith(('agree', 'agrees')) else '; '}{_clauses(structure, here)}"
+    joined = f"{IN_VALUE}, but " if said.endswith(("agree", "agrees")) else "; "
+    return f"{said}{joined}{_clauses(structure, here)}"
 
 
 def structure_lines(o: Origin) -> list[str]:
@@ -126,7 +128,7 @@ def structure_note(structure: list[StructureDifference]) -> str:
 
 def later_text(later: list[Origin]) -> str:
     """What is said of places after the first one."""
-    if any(o.inputs_not_compared for o in later):
+    if any(o.inputs_not_compared or o.structure for o in later):
         return "later, where outputs differ and no input that was compared does"
     return "later, where inputs agree again and outputs differ"
 
@@ -175,8 +177,14 @@ def verdict_text(result: TraceComparison) -> str:
     """The last line of a report."""
     first = result.first_divergence
     if result.verdict == "same":
+        beside = len(result.structure)
         return (
             f"same: {counted(result.values, 'value')} of {counted(result.events, 'event')} agree bit by bit"
+            + (
+                f"; beside them {counted(beside, 'fact')} differ{'s' if beside == 1 else ''}"
+                if beside
+                else ""
+            )
         )
     if first is not None:
         return f"{result.verdict}: first at {first}"
