@@ -121,9 +121,9 @@ class Origin:
         'operation': its outputs differ, and none of its inputs does; all of them agree where
         `inputs_not_compared` is 0, and in more than their values where `structure` is empty. 'input':
         something that it takes differs, and nothing before it does: it was changed outside of what is
-        traced. 'unknown': something differs, and it may come from a value that was not digested, see `unknown`. 'unmatched':
-        one run does here what the other one does not. 'generator': a random number generator has
-        another state, and no value differs.
+        traced. 'unknown': something differs, and it may come from a value that was not digested, see
+        `unknown`. 'unmatched': one run does here what the other one does not. 'generator': a random
+        number generator has another state, and no value differs.
     module : str
         The module whose code is meant; '' for the model itself. Of an input it is the module that called.
     kind : str

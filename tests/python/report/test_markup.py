@@ -376,7 +376,7 @@ def test_the_page_of_a_comparison_has_all_parts(plain: Callable[[str], Skeleton]
 def test_the_page_of_traces_has_all_parts(plain: Callable[[str], Skeleton]) -> None:
     source = environment().loader.get_source(environment(), "report/trace.html.j2")[0]  # type: ignore[union-attr]
     parts = re.findall(r"<section[^>]* id=\"([^\"]+)\"", source)
-    assert len(parts) == 8 and set(parts) <= set(plain("traces").said)
+    assert len(parts) == 9 and set(parts) <= set(plain("traces").said)
 
 
 @pytest.mark.parametrize("written", HOSTILE)
