@@ -67,7 +67,7 @@ def leaves(
     if depth >= _DEEPEST:
         raise TwinrunError(f"more than {_DEEPEST} containers, one within the other", where=name)
     if facts is not None:
-        top = depth == 0 and name in _CALLS
+        top = depth == 0 and name in _CALLS  # their class says nothing
         if kind is not tuple and kind is not list:
             facts += texts_of(what, name)[top:]
         elif not top:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
+from dataclasses import dataclass
 
 import pytest
 
@@ -124,7 +125,24 @@ def in_order(given):
     return total
 
 
+@dataclass
+class Holder:
+    x: torch.Tensor
+
+
+def with_more(x: torch.Tensor) -> Holder:
+    made = Holder(x)
+    made.more = 2
+    return made
+
+
 PLANTED = {
+    "an attribute that is no field": (
+        lambda x: ((Holder(x),), {}),
+        lambda x: ((with_more(x),), {}),
+        lambda given: given.x * getattr(given, "more", 1),
+        "args.0 has the attributes (no more) in a and more in b",
+    ),
     "order of keys": (
         lambda x: (({"p": x, "q": x * 2},), {}),
         lambda x: (({"q": x * 2, "p": x},), {}),
