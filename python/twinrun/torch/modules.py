@@ -19,7 +19,7 @@ from .module_gradients import ModuleGradients, sequence_number
 from .node_gradients import NodeGradients
 from .position import Frame, Position
 from .recorder import Recorder
-from .values import leaves, same_tensors, tensors_among
+from .values import Leaf, leaves, same_tensors, tensors_among
 
 __all__ = ["ModuleHooks"]
 
@@ -110,10 +110,15 @@ class ModuleHooks:
                 w.calls += 1
         objects: list[str] = []
         facts: list[Fact] = []
-        given = leaves("args", args, others=objects, facts=facts)
-        named = leaves("kwargs", kwargs, others=objects, facts=facts) if kwargs else []
-        taken = given + named
-        facts += same_tensors(taken)
+        named: list[Leaf] = []
+        if len(args) == 1 and not kwargs and type(args[0]) is torch.Tensor:  # most modules take one
+            taken = given = [("args.0", args[0])]
+        else:
+            taken = given = leaves("args", args, others=objects, facts=facts)
+            if kwargs:
+                named = leaves("kwargs", kwargs, others=objects, facts=facts)
+                taken = given + named
+            facts += same_tensors(taken)
         stops = [node for t in tensors_among(taken) if (node := t.grad_fn) is not None]
         call = position.new_call()
         event = recorder.event(phase, w.path, w.kind, "forward", call)
@@ -150,8 +155,11 @@ class ModuleHooks:
         del frames[at + 1 :]
         event = recorder.event(frame.phase, w.path, w.kind, "forward", frame.call)
         facts: list[Fact] = []
-        found = leaves("output", output, facts=facts)
-        facts += same_tensors(found)
+        if type(output) is torch.Tensor:
+            found = [("output", output)]
+        else:
+            found = leaves("output", output, facts=facts)
+            facts += same_tensors(found)
         with recorder.together():
             recorder.see_leaves(event, found, out=True, facts=facts)
             if w.buffers and w.module.training:

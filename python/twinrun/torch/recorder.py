@@ -136,7 +136,8 @@ class Recorder:
         for label, one in found:
             if is_plain(one) and label not in tensors:  # most of them
                 tensors[label] = one
-                self._note(event, label, one, out, role)
+                if one.requires_grad is not (role == "parameter") or not one.is_contiguous():
+                    self._note(event, label, one, out, role)
                 continue
             text = plain_text(one)
             if text is not None:
@@ -160,8 +161,10 @@ class Recorder:
         self._writer.see(event, dict(parts), out=out, role=role, keep=keep, places=places)
 
     def _see_plain(self, event: Event, name: str, t: torch.Tensor, out: bool, role: str) -> None:
-        self._note(event, name, t, out, role)
-        self._writer.see_one(event, name, t, out=out, role=role, keep=self._keeper(event))
+        if t.requires_grad is not (role == "parameter") or not t.is_contiguous():
+            self._note(event, name, t, out, role)
+        keep = self._keeper(event) if self.keeps_any else None
+        self._writer.see_one(event, name, t, out=out, role=role, keep=keep)
 
     def see_operands(self, event: Event, tensors: Mapping[str, torch.Tensor], *, out: bool) -> None:
         """Adds tensors to the event of an operation."""
@@ -180,7 +183,8 @@ class Recorder:
         """Notes what code may ask a plain tensor for, where it is not the usual."""
         needs = t.requires_grad
         if needs is not (role == "parameter"):
-            event.structure = f"{event.structure}{self._line(name, GRAD, str(needs), out)}"
+            said = self._line(name, GRAD, "True" if needs else "False", out)
+            event.structure = f"{event.structure}{said}"
         if not t.is_contiguous():
             event.structure = f"{event.structure}{self._line(name, STRIDES, strides_of(t), out)}"
 

@@ -109,8 +109,6 @@ def facts_of_parts(name: str, t: torch.Tensor, parts: Iterable[Leaf]) -> list[Fa
 
 def same_tensors(found: Sequence[Leaf]) -> list[Fact]:
     """Which values are one and the same tensor: code may ask for that, as attention does of its arguments."""
-    if len(found) < 2:
-        return []
     first: dict[int, str] = {}  # by the id of a tensor: what it is called first
     return [
         (name, SAME, known)
