@@ -21,7 +21,7 @@ from ..errors import TwinrunError
 from ..runs.events import Event
 from ..trace.escalation import KeptPlaces, second_run, sites_of
 from ..trace.site import Site
-from .values import Missing, Slot, Text, slots_of
+from .values import Missing, Slot, Text, slots_of, structure_of
 
 __all__ = ["Trace", "trace"]
 
@@ -132,7 +132,8 @@ class Trace:
         value : tree of arrays, numbers and texts
             The value.
         """
-        self._seen("_take_record", (str(name),), *slots_of(value, "value"))
+        structure = structure_of(value, "value", out=True)
+        self._seen("_take_record", (str(name), structure), *slots_of(value, "value"))
 
     def step(self) -> None:
         """Ends an iteration: waits for what is under way, and captures what was seen.
@@ -205,13 +206,16 @@ class Trace:
     def _entry(self, name: str, kind: str, parameters: dict[str, Any], args: tuple, kwargs: dict) -> None:
         slots, arrays = slots_of(parameters, "", "parameter")
         slots = [slot._replace(name=slot.name.removeprefix(".")) for slot in slots]
+        structure = ""
         for front, given in (("arg", args), ("kwarg", kwargs)):
             more, found = slots_of(given, front, taken=slots)
             slots, arrays = [*slots, *more], [*arrays, *found]
-        self._seen("_take_entry", (name, kind), slots, arrays)
+            structure += structure_of(given, front, out=False)
+        self._seen("_take_entry", (name, kind, structure), slots, arrays)
 
     def _leave(self, name: str, result: Any) -> None:
-        self._seen("_take_exit", (name,), *slots_of(result, "output"))
+        structure = structure_of(result, "output", out=True)
+        self._seen("_take_exit", (name, structure), *slots_of(result, "output"))
 
     def _seen(self, method: str, facts: tuple, slots: list[Slot], arrays: list[Any]) -> None:
         """Has values seen where the program gets to this place. The program never fails because of it."""
@@ -259,31 +263,30 @@ class Trace:
     def _problem(self, text: str) -> None:
         self.problems.append(f"iteration {self.iteration}: {text}")
 
-    def _take_entry(self, name: str, kind: str, slots: list[Slot]) -> None:
+    def _take_entry(self, name: str, kind: str, structure: str, slots: list[Slot]) -> None:
         microbatch = self._stack[-1].microbatch if self._stack else self._began.get(name, 0)
         if not self._stack:
             self._began[name] = microbatch + 1
         call = _Call(name, kind, self._calls, self._stack[-1].number if self._stack else -1, microbatch)
         self._calls += 1
         self._stack.append(call)
-        self._see(self._event("forward", call, name), slots, out=False)
+        self._see(self._event("forward", call, name, structure), slots, out=False)
 
-    def _take_exit(self, name: str, slots: list[Slot]) -> None:
+    def _take_exit(self, name: str, structure: str, slots: list[Slot]) -> None:
         if not self._stack or self._stack[-1].name != name:
             self._problem(f"{name or 'the model'} ended where another function is at work")
             return
         call = self._stack.pop()
-        self._see(self._event("forward", call, name), slots, out=True)
+        self._see(self._event("forward", call, name, structure), slots, out=True)
 
-    def _take_record(self, name: str, slots: list[Slot]) -> None:
+    def _take_record(self, name: str, structure: str, slots: list[Slot]) -> None:
         number, microbatch = (self._stack[-1].number, self._stack[-1].microbatch) if self._stack else (-1, 0)
-        event = self._writer.add(Event("record", microbatch, "", "", name, -1, number, []))
+        event = self._writer.add(Event("record", microbatch, "", "", name, -1, number, [], structure))
         self._see(event, slots, out=True)
 
-    def _event(self, phase: str, call: _Call, module: str) -> Event:
-        return self._writer.add(
-            Event(phase, call.microbatch, module, call.kind, "forward", call.number, call.enclosing, [])
-        )
+    def _event(self, phase: str, call: _Call, module: str, structure: str) -> Event:
+        facts = phase, call.microbatch, module, call.kind, "forward", call.number, call.enclosing
+        return self._writer.add(Event(*facts, [], structure))
 
     def _see(self, event: Event, slots: list[Slot], *, out: bool) -> None:
         site = Site(self.iteration, event.microbatch, event.phase, event.module, event.operation)

@@ -10,8 +10,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-__all__ = ["Missing", "Slot", "Text", "slots_of"]
+from ..runs.structure import CLASS, WEAK, Fact, built, lines
 
+__all__ = ["Missing", "Slot", "Text", "slots_of", "structure_of"]
+
+_CALLS = (("arg", CLASS), ("kwarg", CLASS))
 _NUMBERS = (bool, int, float, complex, np.generic, np.ndarray)
 
 
@@ -76,6 +79,20 @@ def slots_of(
         except Exception as e:  # the program must not fail because of its trace
             add(name, Missing(f"{type(e).__name__}: {e}"))
     return slots, arrays
+
+
+def structure_of(tree: Any, front: str, *, out: bool) -> str:
+    """What holds the values of a tree, as an event has it. Never raises."""
+    found: list[Fact] = []
+    try:
+        # The arguments of each call have a tuple and a mapping of their own.
+        found += [fact for fact in built(front, tree) if fact[:2] not in _CALLS]
+        for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+            if isinstance(leaf, jax.Array) and leaf.weak_type:
+                found.append((".".join([front, *(str(_key(k)) for k in path)]), WEAK, "True"))
+        return lines(found, out)
+    except Exception:  # the program must not fail because of its trace
+        return lines([(front, "structure", "not known")], out)
 
 
 def _key(step: Any) -> object:

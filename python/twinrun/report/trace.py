@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..markup import render
-from ..trace.words import later_text, verdict_text
+from ..trace.words import IN_VALUE, later_text, structure_lines, verdict_text
 from ..words import number
 from .charts import Picture, heat_map
 from .document import write_whole
@@ -92,10 +92,11 @@ def _few(values: list[tuple[str, bool]]) -> list[tuple[str, bool]]:
 def _event(near: Around, first: Origin | None) -> _Event:
     takes = [_passed(p, near.site) for p in near.values if not p.out]
     gives = [_passed(p, near.site) for p in near.values if p.out]
+    agrees = near.state.endswith(IN_VALUE)
     shown = near.state in _STATES and near.state != "not all compared"
     at_first = first is not None and near.site == first.site and shown
     return _Event(
-        str(near.site), near.kind, near.text, _STATES.get(near.state, GOOD), _few(takes), _few(gives), at_first
+        str(near.site), near.kind, near.text, OPEN if agrees else _STATES.get(near.state, GOOD), _few(takes), _few(gives), at_first
     )  # fmt: skip
 
 
@@ -199,6 +200,7 @@ def trace_html(result: TraceComparison) -> str:
         kind=_CLASSES[result.verdict],
         said=said,
         first=None if first is None else _facts(first),
+        beside=[] if first is None else structure_lines(first),
         values=Table(head[:columns], rows, (1, 2, 3, 4)).first(_ROWS),
         around=[_event(near, first) for near in result.around],
         map=_map(result),

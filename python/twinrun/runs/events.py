@@ -37,7 +37,7 @@ EVENTS = TRACE_EVENTS
 DIGESTS = "trace.digests"
 KEPT = "trace.kept."
 KERNELS = "kernels: "  # how the kind of an operation begins whose kernels are known
-VERSION = 1
+VERSION = 2  # 1: events have no structure
 _KEPT_NAME = re.compile(re.escape(KEPT) + r"[0-9]+")
 _MOST_DIMENSIONS = 64
 
@@ -77,6 +77,7 @@ class Event(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=Fals
     kind: its class.
     operation: what was done. call: the number of the call, which is the same for its entry and its
     exit; -1 for none. enclosing: the call inside which this event is; -1 for none.
+    structure: facts of the values beside their bits, see `twinrun.runs.structure`; None where nobody looked.
     """
 
     phase: str
@@ -87,6 +88,7 @@ class Event(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=Fals
     call: int
     enclosing: int
     values: list[Traced]
+    structure: str | None = None
 
 
 # Iteration, microbatch, phase, module and operation of a place.
@@ -152,7 +154,7 @@ def decoded_events(events: np.ndarray, digests: np.ndarray, where: str) -> Decod
                 fix="update twinrun",
             )
         table = msgspec.json.decode(text, type=_Table)
-        if table.format != "twinrun trace" or table.version != VERSION:
+        if table.format != "twinrun trace" or not 1 <= table.version <= VERSION:
             raise ValueError(f"{table.format!r:.40}, version {table.version}")
         values = [v for e in table.events for v in e.values]
         if digests.dtype != np.uint64 or digests.shape != (len(values), 2):

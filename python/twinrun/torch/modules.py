@@ -10,6 +10,7 @@ import torch
 
 from ..runs.events import Event
 from ..runs.gaps import NOT_LOOKED_INTO
+from ..runs.structure import Fact
 from .generators import Generators
 from .guard import Guard
 from .model import Owned, Watched, hook_after, hook_before
@@ -18,7 +19,7 @@ from .module_gradients import ModuleGradients, sequence_number
 from .node_gradients import NodeGradients
 from .position import Frame, Position
 from .recorder import Recorder
-from .values import leaves, tensors_among
+from .values import Leaf, leaves, same_tensors, tensors_among
 
 __all__ = ["ModuleHooks"]
 
@@ -108,9 +109,17 @@ class ModuleHooks:
                 position.microbatch = w.calls
                 w.calls += 1
         objects: list[str] = []
-        given = leaves("args", args, others=objects)
-        named = leaves("kwargs", kwargs, others=objects) if kwargs else []
-        stops = [node for t in tensors_among(given + named) if (node := t.grad_fn) is not None]
+        facts: list[Fact] = []
+        named: list[Leaf] = []
+        if len(args) == 1 and not kwargs and type(args[0]) is torch.Tensor:  # most modules take one
+            taken = given = [("args.0", args[0])]
+        else:
+            taken = given = leaves("args", args, others=objects, facts=facts)
+            if kwargs:
+                named = leaves("kwargs", kwargs, others=objects, facts=facts)
+                taken = given + named
+            facts += same_tensors(taken)
+        stops = [node for t in tensors_among(taken) if (node := t.grad_fn) is not None]
         call = position.new_call()
         event = recorder.event(phase, w.path, w.kind, "forward", call)
         position.frames.append(Frame(call, phase, w, sequence_number(), stops))
@@ -118,7 +127,7 @@ class ModuleHooks:
         for name in objects:
             recorder.setting(event, name, NOT_LOOKED_INTO)
         with recorder.together():
-            recorder.see_leaves(event, given, out=False)
+            recorder.see_leaves(event, given, out=False, facts=facts)
             if named:
                 recorder.see_leaves(event, named, out=False)
             if w.parameters:
@@ -145,9 +154,14 @@ class ModuleHooks:
         frame = frames[at]
         del frames[at + 1 :]
         event = recorder.event(frame.phase, w.path, w.kind, "forward", frame.call)
-        found = leaves("output", output)
+        facts: list[Fact] = []
+        if type(output) is torch.Tensor:
+            found = [("output", output)]
+        else:
+            found = leaves("output", output, facts=facts)
+            facts += same_tensors(found)
         with recorder.together():
-            recorder.see_leaves(event, found, out=True)
+            recorder.see_leaves(event, found, out=True, facts=facts)
             if w.buffers and w.module.training:
                 self._see_owned(event, w.buffers, "buffer", out=True)
         frames.pop()

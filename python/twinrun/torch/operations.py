@@ -144,7 +144,7 @@ class OperationEvents:
     def _see(self, event: Event, tensors: Mapping[str, torch.Tensor], *, out: bool) -> None:
         """Adds tensors to an event, without what nobody wrote in them."""
         if not len(self._memory):
-            self._recorder.see_tensors(event, tensors, out=out)
+            self._recorder.see_operands(event, tensors, out=out)
             return
         seen: dict[str, torch.Tensor] = {}
         for label, t in tensors.items():
@@ -155,7 +155,7 @@ class OperationEvents:
                 seen[f"{label}{WRITTEN}"] = written_words(t, mask)
             else:
                 self._recorder.setting(event, label, UNWRITTEN, out=out)
-        self._recorder.see_tensors(event, seen, out=out)
+        self._recorder.see_operands(event, seen, out=out)
 
     def begin(self, name: str, named: dict[str, Any]) -> Event | None:
         """An operation that is about to run: what it takes. None where the trace stops at it."""
@@ -172,7 +172,7 @@ class OperationEvents:
             recorder.gradient_seen()
         enclosing = position.frames[-1].call if position.frames else -1
         values, call = recorder.new_values(), position.new_call()
-        return Event(phase, position.microbatch, module, "", name, call, enclosing, values)
+        return Event(phase, position.microbatch, module, "", name, call, enclosing, values, "")
 
     def _see_taken(self, event: Event, named: dict[str, Any]) -> None:
         tensors, plain = operands(named)

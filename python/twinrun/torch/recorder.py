@@ -13,11 +13,23 @@ import torch
 from ..capture.events import EventWriter, copied, known_value
 from ..errors import TwinrunError
 from ..runs.events import Event, Traced
+from ..runs.structure import GRAD, STRIDES, Fact, line, lines
 from ..trace.escalation import KeptPlaces
 from ..trace.site import Site
 from .generators import Generators
 from .position import Position
-from .values import Leaf, digest_of_text, is_plain, leaves, local_tensors, plain_text, put
+from .values import (
+    Leaf,
+    digest_of_text,
+    facts_of_parts,
+    is_plain,
+    leaves,
+    local_tensors,
+    plain_text,
+    put,
+    same_tensors,
+    strides_of,
+)
 
 __all__ = ["Recorder"]
 
@@ -46,6 +58,7 @@ class Recorder:
         self._begun = False
         # By name and text. Of this trace alone: while events are encoded, their values change.
         self._settings: dict[tuple[str, str, bool], Traced] = {}
+        self._lines: dict[tuple[str, str, str, bool], str] = {}
 
     def begin_iteration(self) -> None:
         """The next event is the first of an iteration."""
@@ -76,7 +89,7 @@ class Recorder:
         number = position.microbatch if microbatch is None else microbatch
         within = position.enclosing(call) if enclosing is None else enclosing
         values = self._writer.new_values()
-        return self.add(Event(phase, number, module, kind, operation, call, within, values))
+        return self.add(Event(phase, number, module, kind, operation, call, within, values, ""))
 
     def new_values(self) -> list[Traced]:
         """An empty list for the values of an event that is made elsewhere."""
@@ -91,27 +104,47 @@ class Recorder:
     def see(self, event: Event, name: str, what: Any, *, out: bool, role: str = "value") -> None:
         """Adds what a value holds to an event: tensors, and plain values as settings."""
         if is_plain(what):
-            self._writer.see_one(event, name, what, out=out, role=role, keep=self._keeper(event))
+            self._see_plain(event, name, what, out, role)
+        elif role == "value":
+            facts: list[Fact] = []
+            found = leaves(name, what, facts=facts)
+            self.see_leaves(event, found, out=out, role=role, facts=[*facts, *same_tensors(found)])
         else:
             self.see_leaves(event, leaves(name, what), out=out, role=role)
 
-    def see_leaves(self, event: Event, found: Sequence[Leaf], *, out: bool, role: str = "value") -> None:
-        """Adds tensors to an event, and plain values as settings, which come before all tensors."""
+    def see_leaves(
+        self,
+        event: Event,
+        found: Sequence[Leaf],
+        *,
+        out: bool,
+        role: str = "value",
+        facts: Sequence[Fact] = (),
+    ) -> None:
+        """Adds tensors to an event, and plain values as settings, which come before all tensors.
+
+        facts: of what holds them.
+        """
+        if facts:
+            event.structure = f"{event.structure}{lines(facts, out)}"
         if len(found) == 1 and is_plain(found[0][1]):  # most modules take one tensor, and give one
             ((name, tensor),) = found
-            self._writer.see_one(event, name, tensor, out=out, role=role, keep=self._keeper(event))
+            self._see_plain(event, name, tensor, out, role)
             return
         tensors: dict[str, torch.Tensor] = {}
         keep, places = self._keeper(event), {}
         for label, one in found:
             if is_plain(one) and label not in tensors:  # most of them
                 tensors[label] = one
+                if one.requires_grad is not (role == "parameter") or not one.is_contiguous():
+                    self._note(event, label, one, out, role)
                 continue
             text = plain_text(one)
             if text is not None:
                 self.setting(event, label, text, out=out)
                 continue
-            put(tensors, label, one)
+            parts = put(tensors, label, one)
+            event.structure = f"{event.structure}{lines(facts_of_parts(label, one, parts), out)}"
             if keep is not None and hasattr(one, "placements"):
                 places.update(_place_of(label, one))
         self._writer.see(event, tensors, out=out, role=role, keep=keep, places=places)
@@ -119,24 +152,60 @@ class Recorder:
     def see_tensor(self, event: Event, name: str, t: torch.Tensor, *, out: bool, role: str) -> None:
         """Adds a tensor to an event."""
         if is_plain(t):
-            self._writer.see_one(event, name, t, out=out, role=role, keep=self._keeper(event))
+            self._see_plain(event, name, t, out, role)
             return
         keep = self._keeper(event)
         places = _place_of(name, t) if keep is not None and hasattr(t, "placements") else {}
-        tensors = dict(local_tensors(name, t))
-        self._writer.see(event, tensors, out=out, role=role, keep=keep, places=places)
+        parts = local_tensors(name, t)
+        event.structure = f"{event.structure}{lines(facts_of_parts(name, t, parts), out)}"
+        self._writer.see(event, dict(parts), out=out, role=role, keep=keep, places=places)
 
-    def see_tensors(
-        self, event: Event, tensors: Mapping[str, torch.Tensor], *, out: bool, role: str = "value"
-    ) -> None:
-        """Adds tensors to an event."""
-        self._writer.see(event, tensors, out=out, role=role, keep=self._keeper(event))
+    def _see_plain(self, event: Event, name: str, t: torch.Tensor, out: bool, role: str) -> None:
+        if t.requires_grad is not (role == "parameter") or not t.is_contiguous():
+            self._note(event, name, t, out, role)
+        keep = self._keeper(event) if self.keeps_any else None
+        self._writer.see_one(event, name, t, out=out, role=role, keep=keep)
+
+    def see_operands(self, event: Event, tensors: Mapping[str, torch.Tensor], *, out: bool) -> None:
+        """Adds tensors to the event of an operation."""
+        self._note_operands(event, tensors, out)
+        self._writer.see(event, tensors, out=out, role="value", keep=self._keeper(event))
 
     def see_both(
         self, event: Event, taken: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]
     ) -> None:
-        """Adds what went in and what came out, digested in one batch. No data is kept of it."""
+        """Adds what an operation took and gave, digested in one batch. No data is kept of it."""
+        self._note_operands(event, taken, False)
+        self._note_operands(event, given, True)
         self._writer.see_both(event, taken, given)
+
+    def _note(self, event: Event, name: str, t: torch.Tensor, out: bool, role: str) -> None:
+        """Notes what code may ask a plain tensor for, where it is not the usual."""
+        needs = t.requires_grad
+        if needs is not (role == "parameter"):
+            said = self._line(name, GRAD, "True" if needs else "False", out)
+            event.structure = f"{event.structure}{said}"
+        if not t.is_contiguous():
+            event.structure = f"{event.structure}{self._line(name, STRIDES, strides_of(t), out)}"
+
+    def _note_operands(self, event: Event, tensors: Mapping[str, torch.Tensor], out: bool) -> None:
+        """Operations are below what asks for gradients: only strides are noted."""
+        for name, t in tensors.items():
+            try:
+                if not t.is_contiguous() and is_plain(t):
+                    event.structure = f"{event.structure}{self._line(name, STRIDES, strides_of(t), out)}"
+            except RuntimeError:  # some kinds of tensors have no strides
+                continue
+
+    def _line(self, name: str, what: str, text: str, out: bool) -> str:
+        """A fact as a line. Those of modules come again at each call."""
+        key = name, what, text, out
+        known = self._lines.get(key)
+        if known is None:
+            if len(self._lines) >= _MOST_SETTINGS:
+                self._lines.clear()
+            known = self._lines[key] = line(name, what, text, out)
+        return known
 
     def setting(self, event: Event, name: str, text: str, *, out: bool = False) -> None:
         """Adds a value of Python to an event, as text."""

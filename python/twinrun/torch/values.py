@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from ..errors import TwinrunError
 from ..runs.digest import digest_of_text
+from ..runs.structure import CLASS, GRAD, SAME, STRIDES, Fact, canonical, more_attributes, texts_of
 
 __all__ = [
-    "Leaf", "digest_of_text", "is_plain", "leaves", "local_tensors", "memory_of", "plain_text", "put",
-    "tensors_among", "tensors_of",
+    "Leaf", "digest_of_text", "facts_of_parts", "is_plain", "leaves", "local_tensors", "memory_of",
+    "plain_text", "put", "same_tensors", "strides_of", "tensors_among", "tensors_of",
 ]  # fmt: skip
 
 # In a PyTorch without collectives nothing is one.
@@ -27,6 +29,7 @@ Leaf = tuple[str, Any]
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _OTHER_LEAVES = (*_PLAIN, torch.dtype, torch.device)
 _DEEPEST = 20
+_CALLS = ("args", "kwargs")  # containers that PyTorch makes for each call
 # Looked up once: these are asked for with each value.
 _TENSOR, _PARAMETER, _STRIDED = torch.Tensor, torch.nn.Parameter, torch.strided
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
@@ -42,45 +45,90 @@ def plain_text(one: Any) -> str | None:
 
 
 def leaves(
-    name: str, what: Any, found: list[Leaf] | None = None, depth: int = 0, others: list[str] | None = None
+    name: str,
+    what: Any,
+    found: list[Leaf] | None = None,
+    depth: int = 0,
+    others: list[str] | None = None,
+    facts: list[Fact] | None = None,
 ) -> list[Leaf]:
     """The tensors and plain values in nested lists, mappings and data classes. Other objects are left out:
-    their names come into `others`.
+    their names come into `others`. What kinds of containers and objects there are comes into `facts`.
     """
     found = [] if found is None else found
     kind = type(what)
     # The types that most values have come first: to ask whether one is a Mapping takes longest.
     if kind is _TENSOR or kind is _PARAMETER or what is None:
         found.append((name, what))
-    elif kind is not tuple and kind is not list and isinstance(what, (torch.Tensor, *_OTHER_LEAVES)):
+        return found
+    if kind is not tuple and kind is not list and isinstance(what, (torch.Tensor, *_OTHER_LEAVES)):
         found.append((name, what))
-    elif depth >= _DEEPEST:
+        return found
+    if depth >= _DEEPEST:
         raise TwinrunError(f"more than {_DEEPEST} containers, one within the other", where=name)
-    elif kind is not tuple and kind is not list and isinstance(what, Mapping):
+    if facts is not None:
+        top = depth == 0 and name in _CALLS  # their class says nothing
+        if kind is not tuple and kind is not list:
+            facts += texts_of(what, name)[top:]
+        elif not top:
+            facts.append((name, CLASS, kind.__name__))
+    if kind is not tuple and kind is not list and isinstance(what, Mapping):
         for key, one in what.items():
-            leaves(f"{name}.{key}", one, found, depth + 1, others)
+            leaves(f"{name}.{key}", one, found, depth + 1, others, facts)
     elif isinstance(what, (list, tuple)):
         for number, one in enumerate(what):
             if type(one) is _TENSOR:  # most of them, without a call
                 found.append((f"{name}.{number}", one))
             else:
-                leaves(f"{name}.{number}", one, found, depth + 1, others)
+                leaves(f"{name}.{number}", one, found, depth + 1, others, facts)
     elif dataclasses.is_dataclass(what) and not isinstance(what, type):
         for field in dataclasses.fields(what):
-            leaves(f"{name}.{field.name}", getattr(what, field.name, None), found, depth + 1, others)
+            leaves(f"{name}.{field.name}", getattr(what, field.name, None), found, depth + 1, others, facts)
+        if others is not None:
+            others += [f"{name}.{attribute}" for attribute in more_attributes(what)]
     elif others is not None:
         others.append(name)
     return found
 
 
-def put(into: dict[str, torch.Tensor], name: str, t: torch.Tensor) -> None:
-    """Adds a tensor, under another name where two have one: keys 1 and "1" of a mapping look alike."""
-    for label, one in local_tensors(name, t):
+def strides_of(t: torch.Tensor) -> str:
+    """The strides of a plain tensor as text; '' where it is row-major."""
+    return "" if t.is_contiguous() else canonical(t.stride(), t.shape)
+
+
+def facts_of_parts(name: str, t: torch.Tensor, parts: Iterable[Leaf]) -> list[Fact]:
+    """What code may ask a tensor for that others make up. Not all kinds of them can be asked."""
+    kind = type(t)
+    usual = kind is _TENSOR or kind is _PARAMETER or kind is AsyncCollectiveTensor
+    facts: list[Fact] = [] if usual else [(name, CLASS, kind.__name__)]
+    with contextlib.suppress(Exception):
+        facts.append((name, GRAD, str(t.requires_grad)))
+        facts += [(n, STRIDES, strides) for n, p in parts if is_plain(p) and (strides := strides_of(p))]
+    return facts
+
+
+def same_tensors(found: Sequence[Leaf]) -> list[Fact]:
+    """Which values are one and the same tensor: code may ask for that, as attention does of its arguments."""
+    first: dict[int, str] = {}  # by the id of a tensor: what it is called first
+    return [
+        (name, SAME, known)
+        for name, one in found
+        if isinstance(one, _TENSOR) and (known := first.setdefault(id(one), name)) is not name
+    ]
+
+
+def put(into: dict[str, torch.Tensor], name: str, t: torch.Tensor) -> list[Leaf]:
+    """Adds a tensor, under another name where two have one: keys 1 and "1" of a mapping look alike. Gives its
+    parts, with the names that they would have had.
+    """
+    parts = local_tensors(name, t)
+    for label, one in parts:
         free, again = label, 1
         while free in into:
             again += 1
             free = f"{label}#{again}"
         into[free] = one
+    return parts
 
 
 def tensors_of(what: Any) -> list[torch.Tensor]:

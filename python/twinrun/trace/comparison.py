@@ -18,6 +18,7 @@ from .replicas import chosen_ranks, replicated, usual_rank
 from .result import TraceComparison
 from .shardings import refuse_other_shardings
 from .walk import Walk
+from .words import structure_note
 
 __all__ = ["TraceComparison", "compare_traces"]
 
@@ -290,6 +291,8 @@ def compare_traces(
     _kept_places(result, subjects)
     if not result.events:
         result.problems.append("no event of the two traces could be compared")
+    if result.structure:
+        result.notes.append(structure_note(result.structure))
     firsts = [(o.site.iteration, o.number, rank, o) for rank, o in result.firsts.items()]
     if firsts:
         result.first_divergence = min(firsts, key=lambda f: f[:3])[3]

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from ..comparison.renames import Rename
 from ..errors import Incomparable
 from ..runs.events import Event
+from ..runs.structure import renamed
 
 __all__ = ["NewNames"]
 
@@ -37,6 +38,8 @@ class NewNames:
                 for value in event.values:
                     old, value.name = value.name, self._new(value.name)
                     self._one(self._values, old, value.name)
+                if event.structure:
+                    event.structure = renamed(event.structure, self._new)
 
     def unused(self) -> list[str]:
         """What is wrong with the rules: those that matched nothing."""

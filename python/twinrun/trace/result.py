@@ -10,7 +10,7 @@ from ..runs.provenance import Difference, Provenance, difference
 from ..views import views
 from .site import Site
 
-__all__ = ["Around", "Origin", "Passed", "TraceComparison", "ValueDifference"]
+__all__ = ["Around", "Origin", "Passed", "StructureDifference", "TraceComparison", "ValueDifference"]
 
 
 @dataclass
@@ -73,6 +73,40 @@ class ValueDifference:
     _kept: tuple[str, str] = field(default=("", ""), repr=False, compare=False)
 
 
+class StructureDifference(NamedTuple):
+    """What differs beside a value whose bits may agree: code that looks at it may give another result.
+
+    Attributes
+    ----------
+    site : Site
+        Where it was seen.
+    name, role : str
+        The value, or what holds values. See `ValueDifference`.
+    out : bool
+        Whether it came out of the operation, or went in.
+    what : str
+        'class': of a list, tuple, mapping, data class, tensor, or object that is not looked into. 'keys':
+        those of a mapping, in their order. 'attributes': those of a data class that are no fields.
+        'requires_grad': of a tensor. 'strides': of a tensor. 'same': as which other value it is
+        the same tensor. 'weak_type': of an array of JAX.
+    a, b : str
+        What it is in both runs; '' for strides that are row-major, and for what one run does not have.
+    """
+
+    site: Site
+    name: str
+    role: str
+    out: bool
+    what: str
+    a: str
+    b: str
+
+    def __str__(self) -> str:
+        from .words import structure_text
+
+        return structure_text(self)
+
+
 @dataclass
 class Origin:
     """A place at which a difference enters a run.
@@ -85,11 +119,11 @@ class Origin:
         Iteration, microbatch, phase, module and operation.
     reason : {'operation', 'input', 'unknown', 'unmatched', 'generator'}
         'operation': its outputs differ, and none of its inputs does; all of them agree where
-        `inputs_not_compared` is 0. 'input': something that it takes
-        differs, and nothing before it does: it was changed outside of what is traced. 'unknown':
-        something differs, and it may come from a value that was not digested, see `unknown`. 'unmatched':
-        one run does here what the other one does not. 'generator': a random number generator has
-        another state, and no value differs.
+        `inputs_not_compared` is 0, and in more than their values where `structure` is empty. 'input':
+        something that it takes differs, and nothing before it does: it was changed outside of what is
+        traced. 'unknown': something differs, and it may come from a value that was not digested, see
+        `unknown`. 'unmatched': one run does here what the other one does not. 'generator': a random
+        number generator has another state, and no value differs.
     module : str
         The module whose code is meant; '' for the model itself. Of an input it is the module that called.
     kind : str
@@ -113,6 +147,9 @@ class Origin:
         digested, or are memory that nobody wrote, or objects that are not looked into.
     not_compared : str
         Why they were not; or ''.
+    structure : list of StructureDifference
+        What differs beside the values that go in, and beside those that the module's own code took from
+        others: it may be the reason.
     """
 
     rank: int
@@ -130,6 +167,7 @@ class Origin:
     inputs_agree: int = 0
     inputs_not_compared: int = 0
     not_compared: str = ""
+    structure: list[StructureDifference] = field(default_factory=list)
 
     def __str__(self) -> str:
         from .words import origin_text
@@ -180,11 +218,14 @@ class Around:
     state : str
         What the comparison found: 'inputs agree', 'outputs agree', 'all agree', 'inputs differ',
         'outputs differ', 'not all compared' (nothing differs, and some values cannot be compared, such as
-        memory that nobody wrote), 'not known' (a value was not digested), 'only in a' or 'only in b'.
+        memory that nobody wrote), 'not known' (a value was not digested), 'only in a' or 'only in b'. That
+        something agrees ends with 'in value' where more than values differs, see `structure`.
     text : str
         The same as a report says it: with how many values were not compared, and why.
     inputs_agree, inputs_not_compared, not_compared
         See `Origin`.
+    structure : list of StructureDifference
+        What differs beside the values of this event.
     """
 
     site: Site
@@ -195,6 +236,7 @@ class Around:
     inputs_agree: int = 0
     inputs_not_compared: int = 0
     not_compared: str = ""
+    structure: list[StructureDifference] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.text = self.text or self.state
@@ -238,6 +280,9 @@ class TraceComparison:
         What could not be compared; at most 1000 lines.
     notes : list of str
         What the user should know.
+    structure : list of StructureDifference
+        What differs beside the values, up to the first divergence of each rank; at most 1000. It makes no
+        trace different: a note tells it.
     by_module : dict of (int, str) to (int, int)
         {(iteration, module): (values, values that differ)}.
     provenance_a, provenance_b : Provenance or None
@@ -264,6 +309,7 @@ class TraceComparison:
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     replicas: tuple[int, ...] = ()
+    structure: list[StructureDifference] = field(default_factory=list)
     by_module: dict[tuple[int, str], tuple[int, int]] = field(default_factory=dict)
     provenance_a: Provenance | None = field(default=None, repr=False)
     provenance_b: Provenance | None = field(default=None, repr=False)

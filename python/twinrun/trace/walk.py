@@ -10,14 +10,16 @@ from ..errors import Incomparable
 from ..runs.events import KERNELS, Event, Traced
 from ..runs.gaps import OF_EACH_RANK, PART, UNWRITTEN, WRITTEN, gap, may_be_alone
 from .alignment import aligned
-from .result import Around, Origin, Passed, TraceComparison, ValueDifference
+from .result import Around, Origin, Passed, StructureDifference, TraceComparison, ValueDifference
 from .site import Site
-from .words import compared_text
+from .structure import StructureSeen, structure_differences
+from .words import IN_VALUE, compared_text, qualified
 
 __all__ = ["Walk", "first_of_events"]
 
 _MOST_ORIGINS = 1000
 _MOST_PROBLEMS = 1000
+_MOST_STRUCTURE = 1000
 _AROUND = 5
 _SHOWN = 8  # values of a signature
 _REASONS = 3
@@ -55,6 +57,8 @@ class _Found:
     outs_agree: int = 0
     # Values that were not compared: (name, whether it came out, why).
     left: list[tuple[str, bool, str]] = field(default_factory=list)
+    # What differs beside the values.
+    structure: list[StructureDifference] = field(default_factory=list)
 
     @property
     def ins_unknown(self) -> str:
@@ -148,6 +152,7 @@ class _Near(NamedTuple):
         if f is not None:
             ins = f.left_of(False)
             told.inputs_agree, told.inputs_not_compared, told.not_compared = f.ins_agree, len(ins), _whys(ins)
+            told.structure = f.structure
             told.text = _text(self.state, f)
         return told
 
@@ -168,6 +173,7 @@ class Walk:
         ] = {}  # by digest: the last event of run a (or of b, where a has none) that gave it
         self.after = 0
         self.event: Event | None = None  # the one under way
+        self.seen = StructureSeen()
 
     def problem(self, text: str) -> None:
         if len(self.result.problems) < _MOST_PROBLEMS:
@@ -180,6 +186,8 @@ class Walk:
             origin.signature = _signature(self.event)
         origin.generator = self.generator[0] if self.generator else ""
         origin.names_rank = self.names_rank
+        if self.event is not None:
+            origin.structure = self.seen.before(self.event, origin)
         if self.first is None:
             self.first = origin
             self.after = _AROUND
@@ -210,6 +218,7 @@ class Walk:
     def iteration(self, number: int, a: Sequence[Event], b: Sequence[Event]) -> None:
         wheres = f"rank {self.rank}, " if self.rank or self.names_rank else ""
         calls: dict[int, _Call] = {}  # by the number that run a gave them
+        seen = self.seen = StructureSeen()
         dirty: set[str] = set()  # modules in which anything differed
         # What the optimizer made is taken in the next iteration; all else ends with its own.
         self.made = {
@@ -232,6 +241,9 @@ class Walk:
                 self._unmatched(site, e, at, "a" if other is None else "b", calls, wheres)
                 continue
             found = _compared_events(one, other)
+            found.structure = structure_differences(one, other, site)
+            if self.first is None:
+                result.structure += found.structure[: _MOST_STRUCTURE - len(result.structure)]
             result.events += 1
             result.values += found.compared
             result.unmatched += found.unmatched
@@ -241,6 +253,7 @@ class Walk:
             if found.unknown:
                 self.not_known(f"{site}: {found.unknown[0][1]}")
             call = calls.setdefault(e.call, _Call(e)) if e.call >= 0 else _Call(e)
+            seen.add(one, other, found.structure)
             call.takes = call.takes or any(
                 not v.out and v.role not in ("rng",) and gap(v) not in (OF_EACH_RANK, PART) for v in e.values
             )
@@ -353,13 +366,16 @@ def _state(e: Event, found: _Found) -> str:
     if found.left:
         return "not all compared"
     ways = {v.out for v in e.values if v.role != "rng"}
-    return "all agree" if len(ways) != 1 else "outputs agree" if True in ways else "inputs agree"
+    agree = "all agree" if len(ways) != 1 else "outputs agree" if True in ways else "inputs agree"
+    return f"{agree}{IN_VALUE}" if found.structure else agree
 
 
 def _text(state: str, found: _Found) -> str:
     """What a report says of an event."""
-    if not found.left or found.ins or found.outs:
+    if found.ins or found.outs or not (found.left or found.structure):
         return state
+    if not found.left:
+        return qualified(state.removesuffix(IN_VALUE), found.structure)
     sides = [
         compared_text(what, agree, len(why), _whys(why))
         for what, agree, why in (
@@ -368,7 +384,7 @@ def _text(state: str, found: _Found) -> str:
         )
     ]
     said = ", ".join(side for side in sides if side)
-    return f"{state}: {said}" if state == "not known" else said
+    return qualified(f"{state}: {said}" if state == "not known" else said, found.structure)
 
 
 def _whys(whys: Sequence[str]) -> str:

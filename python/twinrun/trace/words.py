@@ -9,10 +9,17 @@ from ..errors import one_line
 from ..words import counted, number
 
 if TYPE_CHECKING:
-    from .result import Origin, TraceComparison, ValueDifference
+    from .result import Origin, StructureDifference, TraceComparison, ValueDifference
+    from .site import Site
 
-__all__ = ["compared_text", "later_text", "origin_text", "trace_document", "trace_lines", "verdict_text"]
+__all__ = [
+    "IN_VALUE", "compared_text", "later_text", "origin_text", "qualified", "structure_lines", "structure_note", "structure_text",
+    "trace_document", "trace_lines", "verdict_text",
+]  # fmt: skip
 
+IN_VALUE = " in value"  # how it ends that something agrees, where more than values differs
+_VOWELS = set("aeiou")
+_CLAUSES = 2
 _ROLES = {"rng": "state of the generator", "state": "optimizer's state"}
 
 
@@ -64,9 +71,64 @@ def compared_text(what: str, agree: int, left: int, why: str) -> str:
     return f"of its {what}, {few} ({why})"
 
 
+def structure_text(d: StructureDifference) -> str:
+    """What differs beside a value."""
+    name = f"parameter {d.name}" if d.role == "parameter" else d.name
+    if d.what == "class":
+        kinds = [
+            f"{'an' if one[:1].lower() in _VOWELS else 'a'} {one}" if one else "not there"
+            for one in (d.a, d.b)
+        ]
+        return f"{name} is {kinds[0]} in a and {kinds[1]} in b"
+    if d.what == "keys":
+        if sorted(d.a.split(", ")) == sorted(d.b.split(", ")):
+            return f"{name} has its keys in another order: {d.a} in a and {d.b} in b"
+        return f"{name} has the keys {d.a or '(one or none)'} in a and {d.b or '(one or none)'} in b"
+    if d.what == "attributes":
+        return f"{name} has the attributes {d.a or '(no more)'} in a and {d.b or '(no more)'} in b"
+    if d.what == "strides":
+        strides = [f"has strides {one}" if one else "is row-major" for one in (d.a, d.b)]
+        return f"{name} {strides[0]} in a and {strides[1]} in b"
+    if d.what == "same":
+        same = [f"the same tensor as {one}" if one else "one of its own" for one in (d.a, d.b)]
+        return f"{name} is {same[0]} in a and {same[1]} in b"
+    return f"{name} has {d.what} {d.a or '(none)'} in a and {d.b or '(none)'} in b"
+
+
+def _placed(d: StructureDifference, here: Site | None) -> str:
+    return str(d) if here is None or d.site == here else f"{d} at {d.site}"
+
+
+def _clauses(structure: list[StructureDifference], here: Site | None) -> str:
+    """Some differences, with the places of those that are elsewhere."""
+    shown = [_placed(d, here) for d in structure[:_CLAUSES]]
+    more = len(structure) - len(shown)
+    return ", ".join(shown) + (f", and {more} more" if more else "")
+
+
+def qualified(said: str, structure: list[StructureDifference], here: Site | None = None) -> str:
+    """What is said of values that agree, with what differs beside them."""
+    if not structure:
+        return said
+    joined = f"{IN_VALUE}, but " if said.endswith(("agree", "agrees")) else "; "
+    return f"{said}{joined}{_clauses(structure, here)}"
+
+
+def structure_lines(o: Origin) -> list[str]:
+    """What differs beside the values that a place takes, each with its place where that is another one."""
+    return [_placed(d, o.site) for d in o.structure]
+
+
+def structure_note(structure: list[StructureDifference]) -> str:
+    """That something differs beside values that agree."""
+    first = structure[0]
+    more = f", and {len(structure) - 1} more" if len(structure) > 1 else ""
+    return f"beside the values something differs, first at {first.site}: {first}{more}"
+
+
 def later_text(later: list[Origin]) -> str:
     """What is said of places after the first one."""
-    if any(o.inputs_not_compared for o in later):
+    if any(o.inputs_not_compared or o.structure for o in later):
         return "later, where outputs differ and no input that was compared does"
     return "later, where inputs agree again and outputs differ"
 
@@ -75,9 +137,13 @@ def origin_text(o: Origin) -> str:
     """Where a difference enters, as one sentence."""
     rank = f"rank {o.rank}, " if o.rank or o.names_rank else ""
     where = f"{rank}{o.site}" + (f" ({o.kind})" if o.kind else "")
+
+    before = qualified("everything before agrees", o.structure, o.site) + (";" if o.structure else ",")
     if o.reason == "operation":
         inputs = compared_text("inputs", o.inputs_agree, o.inputs_not_compared, o.not_compared)
-        said = f"{inputs or 'everything before agrees'}, outputs differ: {_names(o.values)}"
+        if inputs:
+            before = qualified(inputs, o.structure, o.site) + (";" if o.structure else ",")
+        said = f"{before} outputs differ: {_names(o.values)}"
         if any(v.elements is not None for v in o.values):
             said += f": {_amount(next(v for v in o.values if v.elements is not None))}"
     elif o.reason == "input":
@@ -87,10 +153,10 @@ def origin_text(o: Origin) -> str:
             if not o.site.module:
                 said = f"what the model is given differs: {_names(o.values)}"
             else:
-                said = f"everything before agrees, its input differs: {_names(o.values)}; made by {inside}"
+                said = f"{before} its input differs: {_names(o.values)}; made by {inside}"
         else:
             said = (
-                f"everything before agrees, and what it takes differs: "
+                f"{before} {'' if o.structure else 'and '}what it takes differs: "
                 f"{', '.join(sorted(_ROLES.get(r, r) for r in roles))} {_names(o.values)}"
             )
     elif o.reason == "unknown":
@@ -98,6 +164,8 @@ def origin_text(o: Origin) -> str:
         said = f"{what}: {_names(o.values)}; it is not known where this comes from, because of {o.unknown}"
     elif o.reason == "unmatched":
         said = f"only in {o.only_in}: the other run does something else here"
+        if o.structure:
+            said += f"; {before.rstrip(';')}"
     else:
         said = f"no value differs; the state of a random number generator does: {_names(o.values)}"
     if o.generator:
@@ -109,8 +177,14 @@ def verdict_text(result: TraceComparison) -> str:
     """The last line of a report."""
     first = result.first_divergence
     if result.verdict == "same":
+        beside = len(result.structure)
         return (
             f"same: {counted(result.values, 'value')} of {counted(result.events, 'event')} agree bit by bit"
+            + (
+                f"; beside them {counted(beside, 'fact')} differ{'s' if beside == 1 else ''}"
+                if beside
+                else ""
+            )
         )
     if first is not None:
         return f"{result.verdict}: first at {first}"
@@ -154,6 +228,10 @@ def trace_lines(result: TraceComparison, verbose: bool = False) -> list[str]:
         lines.extend(f"  {value_text(v)}" for v in shown_values)
         if len(first.values) > len(shown_values):
             lines.append(f"  and {len(first.values) - len(shown_values)} more")
+        beside = structure_lines(first)
+        lines.extend(f"  {said}" for said in beside[: None if verbose else 10])
+        if len(beside) > 10 and not verbose:
+            lines.append(f"  and {len(beside) - 10} more")
         if first.module != first.site.module:
             lines.append(f"  made by: {first.module or 'the code around the model'}")
         others = [o for rank, o in result.firsts.items() if o is not first]
@@ -191,6 +269,10 @@ def _value(v: ValueDifference) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _structure(d: StructureDifference) -> dict[str, Any]:
+    return {**d._asdict(), "site": d.site._asdict(), "text": str(d)}
+
+
 def _origin(o: Origin | None) -> dict[str, Any] | None:
     if o is None:
         return None
@@ -198,6 +280,7 @@ def _origin(o: Origin | None) -> dict[str, Any] | None:
         "rank": o.rank, **o.site._asdict(), "reason": o.reason, "named_module": o.module, "kind": o.kind,
         "number": o.number, "generator": o.generator, "only_in": o.only_in, "unknown": o.unknown, "signature": o.signature,
         "inputs_agree": o.inputs_agree, "inputs_not_compared": o.inputs_not_compared, "not_compared": o.not_compared, "values": [_value(v) for v in o.values],
+        "structure": [_structure(d) for d in o.structure],
         "text": str(o),
     }  # fmt: skip
 
@@ -222,6 +305,7 @@ def trace_document(result: TraceComparison) -> dict[str, Any]:
                 "inputs_agree": n.inputs_agree,
                 "inputs_not_compared": n.inputs_not_compared,
                 "not_compared": n.not_compared,
+                "structure": [_structure(d) for d in n.structure],
                 "values": [
                     {**p._asdict(), "producer": None if p.producer is None else p.producer._asdict()}
                     for p in n.values
@@ -237,6 +321,7 @@ def trace_document(result: TraceComparison) -> dict[str, Any]:
             {"iteration": i, "module": m, "values": n, "different": d}
             for (i, m), (n, d) in result.by_module.items()
         ],
+        "structure": [_structure(d) for d in result.structure],
         "problems": result.problems,
         "notes": result.notes,
         "conditions": None

@@ -28,7 +28,7 @@ from twinrun.report.html import html as page_of
 from twinrun.report.places import look
 from twinrun.report.trace import trace_html
 from twinrun.runs.provenance import Provenance
-from twinrun.trace.result import Around, Origin, Passed, TraceComparison, ValueDifference
+from twinrun.trace.result import Around, Origin, Passed, StructureDifference, TraceComparison, ValueDifference
 from twinrun.trace.site import Site
 
 PLAIN = "plain"
@@ -313,6 +313,10 @@ def of_traces(text: Text) -> str:
 
     first, other, later = origin("first"), origin("other", 1), origin("later")
     first.generator = text("generator")
+    in_both = text("class in a"), text("class in b")
+    first.structure = [
+        StructureDifference(site("taken"), text("what holds values"), "value", False, "class", *in_both)
+    ]
     passed = [
         Passed(text("what goes in"), text("its role"), False, text("its form"), True, site("producer")),
         *(Passed(f"out {n}", "value", True, "float32[2]", False, None) for n in range(14)),
@@ -372,7 +376,7 @@ def test_the_page_of_a_comparison_has_all_parts(plain: Callable[[str], Skeleton]
 def test_the_page_of_traces_has_all_parts(plain: Callable[[str], Skeleton]) -> None:
     source = environment().loader.get_source(environment(), "report/trace.html.j2")[0]  # type: ignore[union-attr]
     parts = re.findall(r"<section[^>]* id=\"([^\"]+)\"", source)
-    assert len(parts) == 8 and set(parts) <= set(plain("traces").said)
+    assert len(parts) == 9 and set(parts) <= set(plain("traces").said)
 
 
 @pytest.mark.parametrize("written", HOSTILE)

@@ -310,7 +310,7 @@ def test_damaged_events_are_refused_or_read(seed: int) -> None:
 
 def test_a_newer_version_is_named() -> None:
     fields = encoded_events([event("a", 5)])
-    text = fields[EVENTS].tobytes().replace(b'"version":1', b'"version":9,"new":{}')
+    text = fields[EVENTS].tobytes().replace(b'"version":2', b'"version":9,"new":{}')
     with pytest.raises(twinrun.Unsupported, match="version 9"):
         decoded_events(np.frombuffer(text, np.uint8), fields[DIGESTS], "here")
 

@@ -358,3 +358,51 @@ def test_a_second_run_keeps_the_data_of_the_place(tmp_path):
         trace(a, escalate=True)
     with pytest.raises(twinrun.TwinrunError, match="reference is for escalate=True"):
         trace(tmp_path / "c", reference=b)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize(
+    ("one", "other", "told"),
+    [
+        (
+            lambda x: {"p": x, "q": 2 * x},
+            lambda x: {"q": 2 * x, "p": x},
+            "arg.0 has its keys in another order: 'p', 'q' in a and 'q', 'p' in b",
+        ),
+        (lambda x: [x, 2 * x], lambda x: (x, 2 * x), "arg.0 is a list in a and a tuple in b"),
+        (
+            lambda x: [x, jnp.asarray(2.0)],
+            lambda x: [x, 2 * jnp.ones(())],
+            "arg.0.1 has weak_type True in a and False in b",
+        ),
+    ],
+)
+def test_a_function_that_looks_at_what_holds_its_values_is_not_blamed_without_a_hint(
+    tmp_path, one, other, told, compiled
+):
+    def looks(given):
+        inner = (
+            given.values() if isinstance(given, dict) else given if isinstance(given, list) else given[::-1]
+        )
+        total = jnp.zeros(3)
+        for n, v in enumerate(inner):
+            total = total * 1.1 + v * (1 + n * v.weak_type)
+        return total
+
+    def run(name: str, give, look) -> str:
+        with trace(tmp_path / name) as t:
+            # Not a compiled function of a dictionary: JAX sorts its keys.
+            inner = t.function(look, "inner")
+            outer = lambda x: inner(give(x))  # noqa: E731
+            (jax.jit(outer) if compiled else outer)(jnp.arange(3.0) / 7)
+            t.step()
+        return str(tmp_path / name)
+
+    found = twinrun.compare_traces(run("a", one, looks), run("b", other, looks))
+    first = found.first_divergence
+    assert (first.site.module, first.reason) == ("inner", "operation")
+    assert f"inputs agree in value, but {told}; outputs differ: output" in str(first)
+    blind = [run(name, give, lambda given: jnp.ones(3)) for name, give in (("c", one), ("d", other))]
+    found = twinrun.compare_traces(*blind)
+    assert found.same and [str(d) for d in found.structure] == [told]
+    assert not twinrun.compare_traces(blind[0], blind[0]).structure

@@ -1,0 +1,86 @@
+"""How two events differ beside the bits of their values: kinds of containers, the order of keys, strides."""
+
+from __future__ import annotations
+
+from ..runs.events import Event, Traced
+from ..runs.gaps import gap
+from ..runs.structure import CLASS, GRAD, OF_TENSORS, WEAK, Key, facts_of
+from .result import Origin, StructureDifference
+from .site import Site
+
+__all__ = ["StructureSeen", "structure_differences"]
+
+
+def structure_differences(a: Event, b: Event, site: Site) -> list[StructureDifference]:
+    """What differs beside the values of two events. Nothing, where one of them does not say.
+
+    What belongs to a value that only one of them has is left out: that value is told by itself.
+    """
+    if a.structure is None or b.structure is None or a.structure == b.structure:
+        return []
+    ours, theirs = facts_of(a.structure), facts_of(b.structure)
+    known_a, known_b = _values(a), _values(b)
+    found: list[StructureDifference] = []
+    for key in [*ours, *(k for k in theirs if k not in ours)]:
+        if ours.get(key) == theirs.get(key):
+            continue
+        out, name, what = key
+        one, other = known_a.get((out, name)), known_b.get((out, name))
+        if _is_told(key, one, other):
+            continue
+        role = next((v.role for v in (one, other) if v is not None and not gap(v)), "value")
+        usual = str(what == GRAD and role == "parameter") if what in (GRAD, WEAK) else ""
+        said = ours.get(key, usual), theirs.get(key, usual)
+        if said[0] != said[1]:
+            found.append(StructureDifference(site, name, role, out, what, *said))
+    return found
+
+
+def _values(e: Event) -> dict[tuple[bool, str], Traced]:
+    return {(v.out, v.name): v for v in reversed(e.values)}
+
+
+def _is_told(key: Key, one: Traced | None, other: Traced | None) -> bool:
+    """Whether a difference is that of the values: there is another one, or none, in its place."""
+    if key[2] in OF_TENSORS:
+        if one is None or other is None:
+            return one is not other
+        return one.shape != other.shape
+    alone = one or other if one is None or other is None else None
+    return key[2] == CLASS and alone is not None and not gap(alone)
+
+
+class StructureSeen:
+    """What differed beside the values so far in an iteration, and which of it may be why values differ."""
+
+    def __init__(self) -> None:
+        # By the number of a call in run a: what went into it; what calls within it gave.
+        self._taken: dict[int, list[StructureDifference]] = {}
+        self._given: dict[int, list[StructureDifference]] = {}
+        # By microbatch and module: what its forward pass took and gave.
+        self._forward: dict[tuple[int, str], list[StructureDifference]] = {}
+        self._in_a: dict[int, int] = {}  # numbers of calls in run a, by those in run b
+
+    def add(self, a: Event, b: Event, differences: list[StructureDifference]) -> None:
+        """Two events were compared."""
+        self._in_a[b.call] = a.call
+        for d in differences:
+            if not d.out:
+                self._taken.setdefault(a.call, []).append(d)
+            else:
+                self._given.setdefault(a.enclosing, []).append(d)
+            if a.phase == "forward":
+                self._forward.setdefault((a.microbatch, a.module), []).append(d)
+
+    def before(self, e: Event, origin: Origin) -> list[StructureDifference]:
+        """What the code took otherwise that is blamed at an event: the call's own, or what is around it."""
+        own = self._of(e.call) if e.call >= 0 else []
+        if origin.reason == "operation":
+            return own + (self._forward.get((e.microbatch, e.module), []) if e.phase == "backward" else [])
+        if origin.reason == "unmatched":
+            around = e.enclosing if origin.only_in == "a" else self._in_a.get(e.enclosing, -1)
+            return self._of(around)
+        return own + self._of(e.enclosing)
+
+    def _of(self, call: int) -> list[StructureDifference]:
+        return [*self._taken.get(call, ()), *self._given.get(call, ())]
