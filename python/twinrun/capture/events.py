@@ -292,6 +292,14 @@ class EventWriter:
         """Notes what was not traced: two traces with a problem are never the same."""
         self._step.problems.append(text)
 
+    def phases(self) -> set[str]:
+        """The phases of the events of the step under way."""
+        return {event.phase for event in self._step.events}
+
+    def problems(self) -> list[str]:
+        """What was not traced in the step under way."""
+        return list(self._step.problems)
+
     def events(self) -> tuple[list[Event], list[str]]:
         """(events, problems) of the step under way. Reads its digests."""
         self._step.read()

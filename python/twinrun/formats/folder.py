@@ -19,6 +19,7 @@ from .model import Field, FileContent, Format, renamed
 from .naming import parse_path
 from .opaque import NAME as BYTES
 from .opaque import link_content
+from .pointers import place_elsewhere
 from .texts import printable
 
 __all__ = ["DataFile", "Listing", "is_data_set", "is_history", "list_folder"]
@@ -123,6 +124,8 @@ class DataFile:
     ) -> FileContent:
         if self.leads_to is not None:
             return link_content(self.path, self.leads_to)
+        if self.format == BYTES and (pointer := place_elsewhere(self.path)) is not None:
+            raise pointer
         known = formats()[self.format].options
         return opener(self.path, self.format, **{k: v for k, v in (options or {}).items() if k in known})
 

@@ -22,6 +22,7 @@ from .files import open_regular, read_exact, reading
 from .layout import Decoded, Stored, array_fields, bytes_field, say_type
 from .model import FileContent, Format, flag, unreadable
 from .npy import PICKLED, parse_header
+from .pointers import LARGEST, error_of
 
 
 def open_npz(path: str, verify: object = False) -> FileContent:
@@ -144,7 +145,19 @@ def _add_bytes(
     source = Stored(content.path, offset) if stored else Decoded(content.path, stream.read)
     content.add(bytes_field(info.filename, source, info.file_size))
     member = StoredMember(content.path, info, offset) if stored else stream
-    return not stored, member.check() if info.file_size == 0 else None
+    if info.file_size == 0:
+        return not stored, member.check()
+    return not stored, _stands_for_another(member, info, content.path) if info.file_size <= LARGEST else None
+
+
+def _stands_for_another(
+    member: StoredMember | MemberStream, info: zipfile.ZipInfo, path: str
+) -> FormatError | None:
+    """Why a small member is not what its name says; what is wrong with its bytes is found where they are read."""
+    try:
+        return error_of(bytes(member.read(0, info.file_size)), path)
+    except FormatError:
+        return None
 
 
 def _lose(content: FileContent, before: int, problem: FormatError) -> None:

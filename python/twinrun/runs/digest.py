@@ -265,7 +265,7 @@ def _field_of_words(name: str, address: int, size: int, width: int) -> _core.Cap
     """Dense scalars of `width` bytes in host memory, `size` bytes of them, as words."""
     word = min(width, 4)
     return _core.CapturedField(
-        name=name,
+        name=name.encode("utf-8", "backslashreplace").decode(),
         dtype=_WORDS[width],
         shape=(size // word,),
         address=address,

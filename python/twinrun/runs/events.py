@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -121,6 +121,25 @@ def is_trace_field(name: str) -> bool:
     return name in (EVENTS, DIGESTS) or _KEPT_NAME.fullmatch(name) is not None
 
 
+def _printed(found: Any) -> Any:
+    """The same with texts that UTF-8 can hold: a name of a file may have bytes that no character stands for."""
+    if isinstance(found, str):
+        return found.encode("utf-8", "backslashreplace").decode()
+    if isinstance(found, (list, tuple)):
+        return [_printed(one) for one in found]
+    if isinstance(found, dict):
+        return {_printed(key): _printed(one) for key, one in found.items()}
+    return found
+
+
+def _encoded(table: _Table) -> bytes:
+    try:
+        return msgspec.json.encode(table)
+    except UnicodeEncodeError:
+        # No text may keep what was traced, or why it was not, from being written.
+        return msgspec.json.encode(_printed(msgspec.to_builtins(table)))
+
+
 def encoded_events(
     events: Sequence[Event], problems: Iterable[str] = (), wanted: Iterable[Wanted] = ()
 ) -> dict[str, np.ndarray]:
@@ -133,7 +152,7 @@ def encoded_events(
     try:
         for v in values:
             v.digest = 0
-        text = msgspec.json.encode(table)
+        text = _encoded(table)
     finally:  # values may be those of later events, too
         for number, v in zip(numbers, values, strict=True):
             v.digest = number

@@ -47,6 +47,11 @@ class Iterations:
         """Writes what was not traced into the iteration under way."""
         self._writer.problem(text)
 
+    def has_gradients_alone(self) -> bool:
+        """Whether the iteration under way has gradients, and nothing of a forward pass."""
+        phases = self._writer.phases()
+        return "backward" in phases and "forward" not in phases
+
     def check_readable(self) -> None:
         """Raises Unsupported where this iteration has events that cannot be read now."""
         if len(self._writer):
@@ -109,7 +114,18 @@ class Iterations:
                 position.iteration = now
 
     def _capture_as_it_is(self) -> None:
-        with contextlib.suppress(Exception):
+        problems = self._writer.problems()
+        try:
             found = self.capture(last=True)
+        except Exception:
+            # What is wrong with the values must not take the reason with it: without one, two traces that
+            # stopped alike would be the same.
+            with contextlib.suppress(Exception):
+                self._writer.drop()
+                for text in problems:
+                    self._writer.problem(text)
+                self.capture(last=True)
+            return
+        with contextlib.suppress(Exception):
             if found is not None and self._divergence is not None:
                 self._divergence.act(found)

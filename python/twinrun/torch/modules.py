@@ -78,6 +78,7 @@ class ModuleHooks:
     ) -> None:
         self._watched, self._guard, self._position = watched, guard, position
         self._recorder, self._generators, self._gradients = recorder, generators, gradients
+        self.entered = False  # whether a module was called in this iteration
 
     def attach(self, handles: list[Any]) -> None:
         """Adds the hooks, and what removes them to `handles`."""
@@ -87,6 +88,7 @@ class ModuleHooks:
 
     def begin_iteration(self) -> None:
         """No module was called yet."""
+        self.entered = False
         self._gradients.forget()
         for w in self._watched:
             w.calls = 0
@@ -102,6 +104,7 @@ class ModuleHooks:
 
     def _enter(self, w: Watched, phase: str, args: tuple, kwargs: dict) -> None:
         position, recorder = self._position, self._recorder
+        self.entered = True
         if phase == "forward":
             while position.frames and position.frames[-1].phase != "forward":
                 position.frames.pop()  # a recomputation that ended early

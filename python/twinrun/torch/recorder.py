@@ -143,6 +143,8 @@ class Recorder:
             if text is not None:
                 self.setting(event, label, text, out=out)
                 continue
+            if label in tensors:  # keys 1 and "1" of a mapping: which is which in another run?
+                self._writer.missing(event, label, "two values have this name", out=out, role=role)
             parts = put(tensors, label, one)
             event.structure = f"{event.structure}{lines(facts_of_parts(label, one, parts), out)}"
             if keep is not None and hasattr(one, "placements"):

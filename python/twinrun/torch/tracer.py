@@ -229,9 +229,19 @@ class Trace:
         try:
             with self._guard.work("the end of the iteration"):
                 self._iterations.check_readable()
+                self._check_forward()
                 self._commit()
         finally:
             self._position.iteration += 1
+
+    def _check_forward(self) -> None:
+        """Gradients without a forward pass: what went into the model was not seen, and may differ."""
+        if self._modules.entered or self._guard.stopped or not self._iterations.has_gradients_alone():
+            return
+        text = f"iteration {self._position.iteration}: gradients were seen, and no forward pass: {_COMPILED}"
+        self.problems.append(text)
+        self._iterations.problem(text)
+        warnings.warn(f"twinrun: {text}", RuntimeWarning, stacklevel=4)
 
     def _commit(self, agree: bool = True, last: bool = False) -> None:
         self._position.begin_iteration()
@@ -270,6 +280,9 @@ class Trace:
             if grads:
                 nodes = [t.grad_fn for t in tensors_of(value) if t.grad_fn is not None]
                 self._gradients.watch_record(nodes, str(name))
+
+
+_COMPILED = "what torch.compile makes of a model is traced by trace(torch.compile(model), …)"
 
 
 def trace(

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import decimal
+import enum
+import fractions
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from ..errors import TwinrunError
@@ -27,7 +31,9 @@ except ImportError:
 # (name, value): a tensor, or a plain value of Python.
 Leaf = tuple[str, Any]
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
-_OTHER_LEAVES = (*_PLAIN, torch.dtype, torch.device)
+# Whose text says all of it.
+_SAID = (range, bytearray, enum.Enum, decimal.Decimal, fractions.Fraction)
+_OTHER_LEAVES = (*_PLAIN, torch.dtype, torch.device, *_SAID)
 _DEEPEST = 20
 _CALLS = ("args", "kwargs")  # containers that PyTorch makes for each call
 # Looked up once: these are asked for with each value.
@@ -86,9 +92,19 @@ def leaves(
             leaves(f"{name}.{field.name}", getattr(what, field.name, None), found, depth + 1, others, facts)
         if others is not None:
             others += [f"{name}.{attribute}" for attribute in more_attributes(what)]
+    elif type(what) is np.ndarray and (as_tensor := _tensor_of(what)) is not None:
+        found.append((name, as_tensor))
     elif others is not None:
         others.append(name)
     return found
+
+
+def _tensor_of(array: np.ndarray) -> torch.Tensor | None:
+    """The values of an array of NumPy; None where PyTorch has no such type."""
+    try:
+        return torch.from_numpy(np.array(array, order="C"))
+    except (TypeError, ValueError):
+        return None
 
 
 def strides_of(t: torch.Tensor) -> str:

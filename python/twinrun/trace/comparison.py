@@ -11,6 +11,7 @@ from ..comparison.work import compare
 from ..errors import TwinrunError
 from ..runs.events import DIGESTS, EVENTS, KEPT, Event
 from ..runs.opening import open_subject
+from ..words import counted
 from .alignment import is_rest, leading
 from .distance import measure
 from .reading import RankOfTrace, TraceSubject
@@ -293,6 +294,11 @@ def compare_traces(
         result.problems.append("no event of the two traces could be compared")
     if result.structure:
         result.notes.append(structure_note(result.structure))
+    if objects := sum(w.objects for w in walks):
+        result.notes.append(
+            f"not compared: {counted(objects, 'value')} that {'is an object' if objects == 1 else 'are objects'} "
+            "that a trace does not look into, such as a cache"
+        )
     firsts = [(o.site.iteration, o.number, rank, o) for rank, o in result.firsts.items()]
     if firsts:
         result.first_divergence = min(firsts, key=lambda f: f[:3])[3]

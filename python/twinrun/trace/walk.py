@@ -8,18 +8,17 @@ from typing import NamedTuple
 
 from ..errors import Incomparable
 from ..runs.events import KERNELS, Event, Traced
-from ..runs.gaps import OF_EACH_RANK, PART, UNWRITTEN, WRITTEN, gap, may_be_alone
+from ..runs.gaps import NOT_LOOKED_INTO, OF_EACH_RANK, PART, UNWRITTEN, WRITTEN, gap, may_be_alone
 from .alignment import aligned
 from .result import Around, Origin, Passed, StructureDifference, TraceComparison, ValueDifference
 from .site import Site
 from .structure import StructureSeen, structure_differences
-from .words import IN_VALUE, compared_text, qualified
+from .words import IN_VALUE, MOST_STRUCTURE, compared_text, qualified
 
 __all__ = ["Walk", "first_of_events"]
 
 _MOST_ORIGINS = 1000
 _MOST_PROBLEMS = 1000
-_MOST_STRUCTURE = 1000
 _AROUND = 5
 _SHOWN = 8  # values of a signature
 _REASONS = 3
@@ -163,6 +162,7 @@ class Walk:
     def __init__(self, result: TraceComparison, rank: int, names_rank: bool = False) -> None:
         self.result, self.rank, self.names_rank = result, rank, names_rank
         self.first: Origin | None = None
+        self.objects = 0  # values that nobody looked into
         self.differed = False
         self.unknown = ""  # the first value that is not known, and where: before it all agrees
         self.generator: tuple[str, Origin] | None = None
@@ -243,9 +243,10 @@ class Walk:
             found = _compared_events(one, other)
             found.structure = structure_differences(one, other, site)
             if self.first is None:
-                result.structure += found.structure[: _MOST_STRUCTURE - len(result.structure)]
+                result.structure += found.structure[: MOST_STRUCTURE - len(result.structure)]
             result.events += 1
             result.values += found.compared
+            self.objects += sum(why == NOT_LOOKED_INTO for _, _, why in found.left)
             result.unmatched += found.unmatched
             for text in found.problems:
                 self.problem(f"{wheres}{site}: {text}")

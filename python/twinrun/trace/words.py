@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from .site import Site
 
 __all__ = [
-    "IN_VALUE", "compared_text", "later_text", "origin_text", "qualified", "structure_lines", "structure_note", "structure_text",
+    "IN_VALUE", "MOST_STRUCTURE", "compared_text", "later_text", "origin_text", "qualified", "structure_lines", "structure_note", "structure_text",
     "trace_document", "trace_lines", "verdict_text",
 ]  # fmt: skip
 
 IN_VALUE = " in value"  # how it ends that something agrees, where more than values differs
+MOST_STRUCTURE = 1000  # differences beside values that are kept
 _VOWELS = set("aeiou")
 _CLAUSES = 2
 _ROLES = {"rng": "state of the generator", "state": "optimizer's state"}
@@ -75,10 +76,13 @@ def structure_text(d: StructureDifference) -> str:
     """What differs beside a value."""
     name = f"parameter {d.name}" if d.role == "parameter" else d.name
     if d.what == "class":
-        kinds = [
-            f"{'an' if one[:1].lower() in _VOWELS else 'a'} {one}" if one else "not there"
-            for one in (d.a, d.b)
-        ]
+        kinds = [f"{'an' if one[:1].lower() in _VOWELS else 'a'} {one}" if one else "" for one in (d.a, d.b)]
+        if not all(kinds):  # a plain value in the other run, or none
+            return (
+                f"{name} is {kinds[0]} in a and not in b"
+                if kinds[0]
+                else f"{name} is {kinds[1]} in b and not in a"
+            )
         return f"{name} is {kinds[0]} in a and {kinds[1]} in b"
     if d.what == "keys":
         if sorted(d.a.split(", ")) == sorted(d.b.split(", ")):
@@ -122,7 +126,8 @@ def structure_lines(o: Origin) -> list[str]:
 def structure_note(structure: list[StructureDifference]) -> str:
     """That something differs beside values that agree."""
     first = structure[0]
-    more = f", and {len(structure) - 1} more" if len(structure) > 1 else ""
+    least = "at least " if len(structure) == MOST_STRUCTURE else ""
+    more = f", and {least}{len(structure) - 1} more" if len(structure) > 1 else ""
     return f"beside the values something differs, first at {first.site}: {first}{more}"
 
 
@@ -178,10 +183,11 @@ def verdict_text(result: TraceComparison) -> str:
     first = result.first_divergence
     if result.verdict == "same":
         beside = len(result.structure)
+        least = "at least " if beside == MOST_STRUCTURE else ""
         return (
             f"same: {counted(result.values, 'value')} of {counted(result.events, 'event')} agree bit by bit"
             + (
-                f"; beside them {counted(beside, 'fact')} differ{'s' if beside == 1 else ''}"
+                f"; beside them {least}{counted(beside, 'fact')} differ{'s' if beside == 1 else ''}"
                 if beside
                 else ""
             )

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -85,7 +86,7 @@ def test_text_under_the_name_of_another_format(kind: str, good: Path, golden: Pa
 
 
 POINTERS = {
-    "Git LFS; run: git lfs pull": "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n",
+    "Git LFS; run: git lfs pull": f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 12\n",
     "git-annex; run: git annex get": "/annex/objects/SHA256E-s12--00.npy\n",
 }
 
@@ -98,10 +99,22 @@ def test_a_place_elsewhere(keeper: str, good: Path, golden: Path, tmp_path: Path
         by_each_verb(good, golden, bad, f"is not the file itself, but the place of it in {keeper}")
     # Equal lines may stand for equal files, but nobody looked at these.
     both = [tmp_path / "a", tmp_path / "b"]
-    for folder in both:
-        folder.mkdir()
-        (folder / "x.csv").write_text(POINTERS[keeper])
-    check_error(command("compare", *both), f"the place of it in {keeper}")
+    for kind in ("csv", "bin", "png", "none"):
+        for folder in both:
+            folder.mkdir(exist_ok=True)
+            (folder / "good.npy").write_bytes(good.read_bytes())
+            (folder / f"x.{kind}").write_text(POINTERS[keeper])
+        done = command("compare", *both)
+        assert done.status == 2 and f"the place of it in {keeper}" in done.out + done.err, done
+        assert command("golden", "save", both[0], "-o", tmp_path / f"of-{kind}").status == 2
+        for folder in both:
+            (folder / f"x.{kind}").unlink()
+    for name in both:
+        with zipfile.ZipFile(f"{name}.npz", "w") as archive:
+            archive.writestr("good.npy", good.read_bytes())
+            archive.writestr("x.csv", POINTERS[keeper])
+    done = command("compare", f"{both[0]}.npz", f"{both[1]}.npz")
+    assert done.status == 2 and f"the place of it in {keeper}" in done.out + done.err, done
     assert command("compare", "--format", "bytes", tmp_path / "bad.csv", tmp_path / "bad.xyz").status == 0
 
 
@@ -110,6 +123,8 @@ def test_a_place_elsewhere(keeper: str, good: Path, golden: Path, tmp_path: Path
     [
         "/annex/objects/SHA256E-s12--00.npy\n1 2 3\n",
         "/annex/objects/none\n",
+        "version https://git-lfs.github.com/spec/v1\n1 2\n",
+        "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n",
         "see version https://git-lfs.github.com/spec/v1\n",
     ],
 )

@@ -1,0 +1,166 @@
+"""What a trace does not see, or cannot write: two such traces are never the same without a word of it."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", minversion="2.4", reason="needs PyTorch 2.4: make test-torch")
+from torch import nn  # noqa: E402
+
+import twinrun.torch  # noqa: E402
+from twinrun.trace.comparison import compare_traces  # noqa: E402
+
+ODD = os.fsdecode(b"caf\xe9.png")  # what os.listdir gives for the name of a file in Latin-1
+
+
+class OfDict(nn.Module):
+    """A layer of the first value of a mapping."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.l = nn.Linear(3, 2)
+
+    def forward(self, given: Any, *more: object) -> torch.Tensor:
+        return self.l(next(iter(given.values())))
+
+
+def train(
+    folder: Path, call: Callable[[nn.Module, int], torch.Tensor], rate: float = 0.1, model: Any = None
+) -> None:
+    torch.manual_seed(0)
+    m = OfDict() if model is None else model
+    optimizer = torch.optim.SGD(m.parameters(), lr=0.1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with twinrun.torch.trace(m, folder, optimizer=optimizer):
+            for iteration in range(4):
+                if iteration >= 2:
+                    optimizer.param_groups[0]["lr"] = rate
+                call(m, iteration).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("key", [ODD, "a\ud800\n", "\udc80"])
+@pytest.mark.parametrize("step", [1, 2])
+def test_names_that_utf_8_cannot_hold_are_traced(key: str, step: int, tmp_path: Path) -> None:
+    def call(m: nn.Module, iteration: int) -> torch.Tensor:
+        return m({"a" if iteration < 2 else key: torch.arange(12.0).reshape(4, 3)[::step]})
+
+    train(tmp_path / "a", call)
+    train(tmp_path / "again", call)
+    train(tmp_path / "b", call, 0.9)
+    assert compare_traces(tmp_path / "a", tmp_path / "again").same
+    found = compare_traces(tmp_path / "a", tmp_path / "b")
+    assert found.verdict == "different" and found.first_divergence.site.iteration == 2
+
+
+@pytest.mark.parametrize("said", ["plain", "no \ud800"])
+def test_a_trace_that_stopped_says_so(said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from twinrun.torch import recorder
+
+    def fails(*_: object) -> None:
+        raise RuntimeError(said)
+
+    def call(m: nn.Module, iteration: int) -> torch.Tensor:
+        if iteration == 2:
+            monkeypatch.setattr(recorder.Recorder, "setting", fails)
+        return m({"a": torch.ones(1, 3)})
+
+    for name, rate in (("a", 0.1), ("b", 0.9)):
+        train(tmp_path / name, call, rate)
+        monkeypatch.undo()
+    found = compare_traces(tmp_path / "a", tmp_path / "b")
+    assert found.verdict == "incomparable" and "iteration 2: the trace stopped" in found.problems[0]
+
+
+def test_a_problem_is_kept_where_its_values_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from twinrun.capture import events
+    from twinrun.torch import recorder
+
+    encode, fail = events.encoded_events, [False]
+
+    def encoded(found: Any, problems: Any = (), wanted: Any = ()) -> Any:
+        if fail[0] and found:
+            raise RuntimeError("cannot be written")
+        return encode(found, problems, wanted)
+
+    def fails(*_: object) -> None:
+        fail[0] = True
+        raise RuntimeError("out of order")
+
+    monkeypatch.setattr(events, "encoded_events", encoded)
+
+    def call(m: nn.Module, iteration: int) -> torch.Tensor:
+        if iteration == 2:
+            monkeypatch.setattr(recorder.Recorder, "setting", fails)
+        return m({"a": torch.ones(1, 3)})
+
+    train(tmp_path / "a", call)
+    assert fail[0]
+    found = compare_traces(tmp_path / "a", tmp_path / "a")
+    assert found.verdict == "incomparable" and "the trace stopped" in found.problems[0]
+
+
+@pytest.mark.parametrize("way", ["compile", "in place"])
+def test_a_forward_pass_that_only_compiled_code_ran_is_a_problem(way: str, tmp_path: Path) -> None:
+    for name, scale in (("a", 1.0), ("b", 2.0)):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 2))
+        if way == "in place":
+            model.compile(backend="aot_eager")
+            compiled: Any = model
+        else:
+            compiled = torch.compile(model, backend="aot_eager")
+        x = torch.arange(6.0).reshape(2, 3)
+        train(
+            tmp_path / name,
+            lambda _, i, run=compiled, x=x, scale=scale: run(x.flip(0) if scale > 1 else x),
+            model=model,
+        )
+    found = compare_traces(tmp_path / "a", tmp_path / "b")
+    assert found.verdict != "same"
+    assert any("gradients were seen, and no forward pass" in p for p in found.problems)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        (np.zeros(3), np.ones(3)),
+        (Decimal(1), Decimal(2)),
+        (range(2), range(3)),
+        (bytearray(b"a"), bytearray(b"b")),
+    ],
+)
+def test_values_of_python_that_have_a_text_or_numbers_are_compared(values: tuple, tmp_path: Path) -> None:
+    for name, value in zip("ab", values, strict=True):
+        train(tmp_path / name, lambda m, _, value=value: m({"a": torch.ones(1, 3)}, value))
+    found = compare_traces(tmp_path / "a", tmp_path / "b")
+    assert found.verdict == "different" and "args.1" in str(found.first_divergence)
+
+
+def test_objects_that_nobody_looks_into_are_counted(tmp_path: Path) -> None:
+    for name, value in zip("ab", ({1}, {2}), strict=True):
+        train(tmp_path / name, lambda m, _, value=value: m({"a": torch.ones(1, 3)}, value))
+    found = compare_traces(tmp_path / "a", tmp_path / "b")
+    assert found.same and any(
+        note.startswith("not compared: 4 values that are objects") for note in found.notes
+    )
+
+
+def test_two_values_of_one_name_are_not_taken_for_equal(tmp_path: Path) -> None:
+    x, y = torch.ones(1, 3), torch.zeros(1, 3)
+    train(tmp_path / "a", lambda m, _: m({1: x, "1": y}))
+    train(tmp_path / "b", lambda m, _: m({"1": x, 1: y}))
+    found = compare_traces(tmp_path / "a", tmp_path / "b")
+    assert not found.same and any("two values have this name" in p for p in found.problems)
