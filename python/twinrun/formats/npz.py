@@ -153,7 +153,7 @@ def _add_bytes(
 def _stands_for_another(
     member: StoredMember | MemberStream, info: zipfile.ZipInfo, path: str
 ) -> FormatError | None:
-    """Why a small member is not what its name says; what is wrong with its bytes is found where they are read."""
+    """Why a small member is not what its name says. What is wrong with its bytes is found later."""
     try:
         return error_of(bytes(member.read(0, info.file_size)), path)
     except FormatError:

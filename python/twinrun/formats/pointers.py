@@ -14,13 +14,14 @@ from .files import open_regular, read_exact
 __all__ = ["LARGEST", "error_of", "place_elsewhere"]
 
 LARGEST = 32768  # bytes
-# The lines of a pointer are sorted by their keys, but for the first one. Editors may have put a mark before it.
+# The lines of a pointer are sorted by their keys, but for the first one. Editors may have put a
+# mark before it.
 _LFS = re.compile(
     rb"(\xef\xbb\xbf)?version https?://(git-lfs|hawser)\.github\.com/spec/v[0-9]+\r?\n"
     rb"([a-z0-9.-]+ [^\n]*\n)*?oid [a-z0-9]+:[0-9a-f]{64}\r?\n([a-z0-9.-]+ [^\n]*\n)*?size [0-9]+\s*\Z"
 )
-# One line with a key of git-annex; lines that it may add later begin as this one does. Or the text of a symbolic
-# link, where git could not make one.
+# One line with a key of git-annex; lines that it may add later begin as this one does. Or the text
+# of a symbolic link, where git could not make one.
 _KEY = rb"[A-Z0-9_]+(-[A-Za-z0-9]+)*--[^\n]+\n?"
 _ANNEX = re.compile(
     rb"/annex/objects/"

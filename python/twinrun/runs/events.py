@@ -122,7 +122,7 @@ def is_trace_field(name: str) -> bool:
 
 
 def _printed(found: Any) -> Any:
-    """The same with texts that UTF-8 can hold: a name of a file may have bytes that no character stands for."""
+    """The same with texts that UTF-8 can hold: names of files may have bytes that no character stands for."""
     if isinstance(found, str):
         return found.encode("utf-8", "backslashreplace").decode()
     if isinstance(found, (list, tuple)):

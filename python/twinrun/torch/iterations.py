@@ -118,8 +118,8 @@ class Iterations:
         try:
             found = self.capture(last=True)
         except Exception:
-            # What is wrong with the values must not take the reason with it: without one, two traces that
-            # stopped alike would be the same.
+            # What is wrong with the values must not take the reason with it: without one, two
+            # traces that stopped alike would be the same.
             with contextlib.suppress(Exception):
                 self._writer.drop()
                 for text in problems:

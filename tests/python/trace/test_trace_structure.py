@@ -201,7 +201,7 @@ PLANTED = {
         lambda x: ((x,), {}),
         lambda x: ((x, {1}), {}),
         lambda x, given=None: x * (1 if given is None else 2),
-        "args.1 is not there in a and a set in b",
+        "args.1 is a set in b and not in a",
     ),
 }  # fmt: skip
 
@@ -238,7 +238,9 @@ def test_equal_bits_stay_the_same_and_a_note_tells_the_rest(tmp_path, planted) -
         note.startswith("beside the values something differs") and told in note for note in found.notes
     )
     same = twinrun.compare_traces(a, again)
-    assert same.same and not same.structure and not same.notes and str(same).endswith("agree bit by bit")
+    assert same.same and not same.structure and str(same).endswith("agree bit by bit")
+    assert all(note.startswith("not compared: ") for note in same.notes)
+    assert bool(same.notes) is (planted == "an object")
 
 
 def test_reports_and_documents_tell_it(tmp_path) -> None:
