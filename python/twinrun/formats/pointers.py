@@ -1,7 +1,7 @@
 """Files that stand for others: Git LFS and git-annex leave a few lines in place of a large file.
 
 What these lines say is no data. Read as a table or as bytes they would be compared in place of it.
-Sources: the specification of Git LFS (docs/spec.md there), and git-annex's manual, "pointer files".
+Sources: the specification of Git LFS, and git-annex's manual, "pointer files".
 """
 
 from __future__ import annotations
