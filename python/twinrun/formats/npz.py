@@ -155,9 +155,12 @@ def _stands_for_another(
 ) -> FormatError | None:
     """Why a small member is not what its name says. What is wrong with its bytes is found later."""
     try:
-        return error_of(bytes(member.read(0, info.file_size)), path)
+        error = error_of(bytes(member.read(0, info.file_size)), path)
     except FormatError:
         return None
+    if error is None:
+        return None
+    return DamagedFile(f"member {info.filename!r} {error.what}", where=path, fix=error.fix)
 
 
 def _lose(content: FileContent, before: int, problem: FormatError) -> None:
