@@ -22,13 +22,13 @@ _LFS = re.compile(
 )
 # One line with a key of git-annex; lines that it may add later begin as this one does. Or the text
 # of a symbolic link, where git could not make one.
-_KEY = rb"[A-Z0-9_]+(-[A-Za-z0-9]+)*--[^\n]+\n?"
+_KEY = rb"[A-Z0-9_]+(-[A-Za-z0-9]+)*--[^\n]+"
 _ANNEX = re.compile(
-    rb"/annex/objects/"
+    rb"(/annex/objects/"
     + _KEY
-    + rb"(/annex/[^\n]*\n?)*\Z|(\.\./)*\.git/annex/objects/([^/\n]+/)+"
+    + rb"(\n/annex/[^\n]*)*|(\.\./)*\.git/annex/objects/([^/\n]+/)+"
     + _KEY
-    + rb"\Z"
+    + rb")\n?\Z"
 )
 
 

@@ -77,6 +77,8 @@ class Trace:
             if settings.reference is None
             else Divergence(settings.reference, settings.on_divergence, self.problems)
         )
+        # Where only some are asked for, a program may never call the model itself, or these.
+        self._all_modules = "*" in settings.modules
         self._kept = KeptPlaces(settings.keep)
         writer = EventWriter(run.path, run.keeps_data, settings.keep)
         self._iterations = Iterations(run, writer, position, self._divergence)
@@ -236,7 +238,9 @@ class Trace:
 
     def _check_forward(self) -> None:
         """Gradients without a forward pass: what went into the model was not seen, and may differ."""
-        if self._modules.entered or self._guard.stopped or not self._iterations.has_gradients_alone():
+        if self._modules.entered or not self._all_modules or self._guard.stopped:
+            return
+        if not self._iterations.has_gradients_alone():
             return
         text = f"iteration {self._position.iteration}: gradients were seen, and no forward pass: {_COMPILED}"
         self.problems.append(text)

@@ -124,6 +124,7 @@ def test_a_place_elsewhere(keeper: str, good: Path, golden: Path, tmp_path: Path
     [
         "/annex/objects/SHA256E-s12--00.npy\n1 2 3\n",
         "/annex/objects/none\n",
+        "/annex/objects/A--x" + "/annex/" * 4000 + "\nz\n",  # what could take a pattern for ever
         "version https://git-lfs.github.com/spec/v1\n1 2\n",
         "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n",
         "see version https://git-lfs.github.com/spec/v1\n",

@@ -133,6 +133,16 @@ def test_a_forward_pass_that_only_compiled_code_ran_is_a_problem(way: str, tmp_p
     assert any("gradients were seen, and no forward pass" in p for p in found.problems)
 
 
+def test_a_trace_of_some_modules_need_not_see_a_forward_pass(tmp_path: Path) -> None:
+    model = nn.ModuleDict({"a": nn.Linear(3, 2), "b": nn.Linear(3, 2)})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with twinrun.torch.trace(model, tmp_path / "a", optimizer=optimizer, modules="b"):
+        for _ in range(2):
+            model["a"](torch.ones(1, 3)).sum().backward()
+            optimizer.step()
+    assert twinrun.compare_traces(tmp_path / "a", tmp_path / "a").same
+
+
 @pytest.mark.parametrize(
     "values",
     [
