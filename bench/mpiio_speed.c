@@ -1,8 +1,8 @@
 /* Collective MPI-IO of one pattern, with and without twinrun in turns: `mpiio_table.py` compiles, preloads and reads it.
  *
  * usage: mpiio_speed FILE PATTERN BYTES REPETITIONS; PATTERN: records-N (N bytes of each rank in turns), block (a block of a cube of
- * doubles), halo (the same, in memory with a halo), contiguous (a piece a rank). BYTES: of each rank. Prints lines "METHOD write|read
- * BYTES_PER_SECOND" by rank 0, in the order of the repetitions. */
+ * doubles), halo (the same, in memory with a halo), contiguous (a piece a rank), calls-N (many calls of one file, each of N bytes of each
+ * rank). BYTES: of each rank. Prints lines "METHOD write|read BYTES_PER_SECOND" by rank 0, in the order of the repetitions. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +27,7 @@ int main(int argc, char** argv) {
     MPI_Datatype view = MPI_BYTE, memory = MPI_BYTE;
     MPI_Offset displacement = 0;
     int count = 0;
-    long allocated = 0;
+    long allocated = 0, calls = 0; /* 0: one, by the file's pointer */
     if (strncmp(pattern, "records-", 8) == 0) {
         const int record = atoi(pattern + 8);
         MPI_Datatype tile;
@@ -36,6 +36,10 @@ int main(int argc, char** argv) {
         MPI_Type_contiguous(record, MPI_BYTE, &tile);
         MPI_Type_create_resized(tile, 0, (MPI_Aint)record * ranks, &view);
         displacement = (MPI_Offset)record * me;
+    } else if (strncmp(pattern, "calls-", 6) == 0) {
+        count = atoi(pattern + 6);
+        calls = bytes / count;
+        bytes = allocated = count * calls;
     } else if (strcmp(pattern, "contiguous") == 0) {
         count = (int)bytes;
         allocated = bytes;
@@ -87,8 +91,17 @@ int main(int argc, char** argv) {
                        "MPI_File_open");
                 MPI_File_set_view(file, displacement, etype, view, "native", MPI_INFO_NULL);
                 memset(read, 0, reads ? (size_t)allocated : 0);
-                const int code = reads ? MPI_File_read_all(file, read, count, memory, MPI_STATUS_IGNORE)
-                                       : MPI_File_write_all(file, data, count, memory, MPI_STATUS_IGNORE);
+                int code = MPI_SUCCESS;
+                if (calls == 0)
+                    code = reads ? MPI_File_read_all(file, read, count, memory, MPI_STATUS_IGNORE)
+                                 : MPI_File_write_all(file, data, count, memory, MPI_STATUS_IGNORE);
+                for (long i = 0; i < calls && code == MPI_SUCCESS; ++i) {
+                    const MPI_Offset at = (i * ranks + me) * count;
+                    code = reads ? MPI_File_read_at_all(file, at, read + i * count, count, MPI_BYTE,
+                                                        MPI_STATUS_IGNORE)
+                                 : MPI_File_write_at_all(file, at, data + i * count, count, MPI_BYTE,
+                                                         MPI_STATUS_IGNORE);
+                }
                 expect(code == MPI_SUCCESS, "a collective call failed");
                 MPI_File_close(&file);
                 double seconds = MPI_Wtime() - begin;

@@ -17,6 +17,7 @@ from dataclasses import replace
 from .. import _core
 from ..errors import DamagedFile, FormatError, MissingFile, TwinrunError
 from ..formats.files import file_size
+from ..formats.pointers import place_elsewhere
 from ..runs.subject import Place
 from .digests import Digests
 from .manifest import MANIFEST, GoldenFile, GoldenPlace, Manifest, checksum, is_golden_file, is_manifest
@@ -365,7 +366,8 @@ def _content(folder: str, listed: GoldenFile) -> bytes:
     except OSError as e:
         raise FormatError.of_system(e, path) from None
     if len(content) != listed.bytes or checksum(content) != listed.xxh3:
-        raise DamagedFile("is not the file that golden.json names", where=path, fix=_RESTORE)
+        damaged = DamagedFile("is not the file that golden.json names", where=path, fix=_RESTORE)
+        raise place_elsewhere(path) or damaged
     return content
 
 

@@ -19,6 +19,7 @@ from typing import Any
 from .. import _core
 from ..comparison.settings import Decision
 from ..errors import DamagedFile, FormatError, MissingFile, TwinrunError, Unsupported
+from ..formats import pointers
 from ..formats.element_types import COMPLEX, FLOATING, ITEMSIZE
 from ..formats.files import file_size
 from ..marks import GOLDEN_MANIFEST as MANIFEST
@@ -300,7 +301,8 @@ class Manifest:
         try:
             d = json.loads(content.decode("utf-8"))
         except (ValueError, RecursionError) as e:
-            raise DamagedFile(f"is not JSON: {e}", where=path, fix=_RESTORE) from None
+            damaged = DamagedFile(f"is not JSON: {e}", where=path, fix=_RESTORE)
+            raise pointers.error_of(content[: pointers.LARGEST], path) or damaged from None
         try:
             _need(isinstance(d, dict) and d.get("format") == _FORMAT, "is no manifest of golden files")
             version = d.get("version")

@@ -30,6 +30,7 @@ class Iterations:
     """Captures iterations into a run, each as a whole, and compares them with a reference.
 
     run: may be replaced between two iterations. divergence: None where there is no reference.
+    any: whether an iteration had events so far.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Iterations:
         # The iteration whose digests wait for the end of a CUDA graph's capture.
         self._unread: int | None = None
         self._waiting: _Waiting | None = None
+        self.any = False
         # Gradients that were seen in this iteration, and after how many the one before is captured.
         self._gradients, self._middle = 0, 1
 
@@ -69,6 +71,7 @@ class Iterations:
         step = self._writer.take()
         self._capture_waiting()
         if step is not None:
+            self.any = True
             self._waiting = _Waiting(iteration, step, self.run)
             if last or divergence is not None or not step.on_devices:
                 self._capture_waiting()

@@ -195,6 +195,8 @@ class Trace:
             self._close(error is None)
         if error is None and not self._guard.stopped:
             self._kept.warn_of_others()
+            if not self._iterations.any:
+                warnings.warn(f"twinrun: nothing was traced: {_UNCALLED}: {_COMPILED}", RuntimeWarning, stacklevel=2)
 
     def _close(self, alone: bool) -> None:
         if not self._own_run:
@@ -286,6 +288,7 @@ class Trace:
                 self._gradients.watch_record(nodes, str(name))
 
 
+_UNCALLED = "the model was not called in an iteration to be traced"
 _COMPILED = "what torch.compile makes of a model is traced by trace(torch.compile(model), …)"
 
 

@@ -271,24 +271,22 @@ Result<> HistoryWriter::remove_part() {
 
 Result<> HistoryWriter::drop_data(std::span<const std::int64_t> steps) {
     std::vector<std::string> lines;
-    std::vector<std::string> files;
+    std::set<std::string> folders;
     TWR_CHECK(ensure_known());
     for (const std::int64_t step : steps) {
         const auto found = journal_.steps.find(step);
         if (found == journal_.steps.end() || found->second.files.data.empty()) continue;
         lines.push_back("{\"drop_data\":" + std::to_string(step) + "}");
-        if (found->second.files.difference == kNoBase && !found->second.files.shared &&
-            (!has_id_ || is_own(found->second.folder)) &&
-            proves((fs::path(path_) / found->second.folder).string(), found->second.files.data))
-            files.push_back((fs::path(path_) / found->second.folder / found->second.files.data).string());
+        // A difference stays: other steps may need it. A file of several ranks is not one rank's to remove.
+        if (found->second.files.difference == kNoBase && !found->second.files.shared)
+            folders.insert(found->second.folder);
     }
     if (lines.empty()) return success();
-    TWR_CHECK(add(lines));
+    TWR_CHECK(add_leaving(lines, folders));
     for (const std::int64_t step : steps)
         drop_step_data(journal_, step);
     journal_known_ = true;
-    for (const std::string& file : files)
-        static_cast<void>(system().remove(file));
+    clear(folders, {});
     return success();
 }
 

@@ -144,6 +144,8 @@ class HistoryWriter {
     // Marks folders of the history `id`, which is about to be replaced: their files may be removed
     // then.
     Result<> mark_left(const HistoryId& id, const std::vector<std::string>& folders) const;
+    // Puts the marker into a folder that is empty, and no link.
+    Result<> mark_empty(const std::string& name) const;
     // Marks a folder in which this rank has, or will have, files that its journal does not name.
     Result<> mark_begun(const std::string& folder) const;
     // The same before lines let files go. false: it was marked already, or cannot be marked.

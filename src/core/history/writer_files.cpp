@@ -35,6 +35,7 @@ Result<> HistoryWriter::make_folder(const std::string& name) const {
     TWR_CHECK(check_place());
     const std::string folder = (fs::path(path_) / name).string();
     TWR_TRY(const bool made, system().make_marked_folder(folder, marker_name(id_)));
+    if (!made) TWR_CHECK(mark_empty(name));
     // The last case: the folder was made before there were markers.
     if (made || is_marked(path_, name, id_) || (!has_id_ && is_named(name))) return mark_begun(name);
     return Error{
@@ -42,6 +43,21 @@ Result<> HistoryWriter::make_folder(const std::string& name) const {
         folder +
             ": is there already, and this history did not make it: move it away, or name another folder "
             "for the history"};
+}
+
+// A process that was killed in remove_marked_folder() has left an empty folder without a marker. It gets its
+// marker back: under no other name could the same attempt at the step be brought here again.
+Result<> HistoryWriter::mark_empty(const std::string& name) const {
+    const fs::path place = fs::path(path_) / name;
+    std::error_code failure;
+    if (fs::symlink_status(place, failure).type() != fs::file_type::directory || failure ||
+        !fs::is_empty(place, failure) || failure)
+        return success();
+    const std::string marker = (place / marker_name(id_)).string();
+    auto file = system().create(marker, 0);
+    if (!file) return is_there(marker) ? success() : Result<>(file.error());  // another rank was faster
+    TWR_CHECK((*file)->close());
+    return system().sync_folder(place.string());
 }
 
 std::string HistoryWriter::folder_for(std::int64_t step, std::uint32_t attempt) const {
@@ -163,7 +179,10 @@ Result<> HistoryWriter::remove_leftovers() {
             const bool left = std::any_of(replaced_.begin(), replaced_.end(), [&](const HistoryId& id) {
                 return has_mark(place, left_name(id));
             });
-            TWR_CHECK(remove_files(name, std::nullopt, left ? MayGo{} : is_temporary));
+            const MayGo begun = [&](const std::string& file) {
+                return is_temporary(file) || is_begun_by(place, rank_of(file));
+            };
+            TWR_CHECK(remove_files(name, std::nullopt, left ? MayGo{} : begun));
         }
     }
     // Manifests and journals that did not get their final names.

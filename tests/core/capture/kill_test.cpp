@@ -129,6 +129,15 @@ std::vector<std::int64_t> check(const std::string& path, std::int64_t checked) {
     return steps;
 }
 
+// What is in the folders of a run, for the message of a failure.
+std::string listing(const fs::path& folder) {
+    std::string names;
+    std::error_code failure;
+    for (const auto& entry : fs::recursive_directory_iterator(folder, failure))
+        names += "\n  " + entry.path().lexically_relative(folder).string();
+    return names;
+}
+
 struct Kills {
     int number;
     int fewest_lines;       // that the program says before
@@ -170,7 +179,7 @@ void kill_and_check(const fs::path& place, std::string settings, const Kills& ki
             EXPECT_GE(steps.back(), promised);
             if (all_stay) {
                 for (std::int64_t s = 0; s <= promised; ++s)
-                    EXPECT_TRUE(std::binary_search(steps.begin(), steps.end(), s)) << s;
+                    ASSERT_TRUE(std::binary_search(steps.begin(), steps.end(), s)) << s << listing(folder);
             } else {
                 EXPECT_GE(steps.size(), std::min<std::size_t>(4, static_cast<std::size_t>(promised) + 1));
             }

@@ -32,7 +32,7 @@ using testing::RecordSession;
 using testing::ThreadsComm;
 using testing::unsynced_file_system;
 
-using State = testing::ChangingState;
+using testing::ChangingState;
 
 TEST_F(RecordSession, EveryWayGivesBackEveryStep) {
     int number = 0;
@@ -53,7 +53,7 @@ TEST_F(RecordSession, EveryWayGivesBackEveryStep) {
                 if (tier != 0) s.local = local_;
                 if (tier == 2) s.flusher = Flusher::process;
                 if (tier == 3) s.flusher = Flusher::none;
-                State state(kRecordItems);
+                ChangingState state(kRecordItems);
                 for (const std::int64_t first : {0, 6}) {
                     s.existing = first == 0 ? Existing::refuse : Existing::append;
                     auto run = open(s);
@@ -100,7 +100,7 @@ TEST_F(RecordSession, RefusesWhatHasNoMeaning) {
     EXPECT_FALSE(open(s));
     EXPECT_FALSE(fs::exists(run_));
     {
-        State state(kRecordItems);
+        ChangingState state(kRecordItems);
         auto run = open(settings());
         ASSERT_TRUE(run);
         capture(**run, state, 1);
@@ -119,7 +119,7 @@ TEST_F(RecordSession, RefusesWhatHasNoMeaning) {
     ASSERT_TRUE(by_name.set("record", "runs"));
     ASSERT_TRUE(by_name.set("existing", "replace"));
     by_name.background = false;
-    State state(kRecordItems);
+    ChangingState state(kRecordItems);
     auto run = open(by_name);
     ASSERT_TRUE(run) << run.error().message;
     capture(**run, state, 7);
@@ -130,7 +130,7 @@ TEST_F(RecordSession, RefusesWhatHasNoMeaning) {
 // What an earlier process recorded is known to the next one.
 TEST_F(RecordSession, AppendedStepsCostWhatTheyChange) {
     SessionSettings s = settings();
-    State state({20'000});
+    ChangingState state({20'000});
     std::uint64_t first = 0;
     for (int round = 0; round < 4; ++round) {
         auto run = open(s);
@@ -161,7 +161,7 @@ TEST_F(RecordSession, StepsAreReplacedOnTheirWay) {
         s.replace_steps = true;
         if (tier != 0) s.local = local_;
         if (tier == 2) s.flusher = Flusher::none;
-        State state(kRecordItems);
+        ChangingState state(kRecordItems);
         std::map<std::int64_t, int> attempts;
         for (int round = 0; round < 3; ++round) {
             s.existing = round == 0 ? Existing::refuse : Existing::append;
@@ -192,7 +192,7 @@ TEST_F(RecordSession, StepsAreReplacedOnTheirWay) {
 TEST_F(RecordSession, ADamagedRecordIsGoneOnWith) {
     for (const bool gone : {false, true}) {
         again();
-        State state(kRecordItems);
+        ChangingState state(kRecordItems);
         SessionSettings s = settings();
         {
             auto run = open(s);
@@ -232,7 +232,7 @@ TEST_F(RecordSession, SeveralRanks) {
             s.existing = first == 0 ? Existing::refuse : Existing::append;
             auto run = Session::open(unsynced_file_system(), comm, run_, s);
             ASSERT_TRUE(run) << run.error().message;
-            State state(kRecordItems);
+            ChangingState state(kRecordItems);
             for (std::int64_t step = first; step < first + 5; ++step)
                 capture(**run, state, step, comm.rank());
             ASSERT_TRUE((*run)->wait());
@@ -269,7 +269,7 @@ TEST_F(RecordSession, ASecondRunAgainstTheFirst) {
                 for (const std::int64_t first : {0, 4}) {
                     auto run = Session::open(unsynced_file_system(), comm, path, s);
                     ASSERT_TRUE(run) << run.error().message;
-                    State state(kRecordItems);
+                    ChangingState state(kRecordItems);
                     for (std::int64_t step = first; step < first + 4; ++step)
                         capture(**run, state, step, comm.rank());
                     close_whole(**run);
@@ -292,7 +292,7 @@ TEST_F(RecordSession, ASecondRunAgainstTheFirst) {
 
 TEST_F(RecordSession, DivergenceIsSeenAtOnce) {
     const std::string reference = (folder_ / "reference").string();
-    State state(kRecordItems);
+    ChangingState state(kRecordItems);
     SessionSettings s = settings();
     {
         auto run = Session::open(unsynced_file_system(), comm_, reference, s);
@@ -316,7 +316,7 @@ TEST_F(RecordSession, DivergenceIsSeenAtOnce) {
     const auto history = History::open(run_);
     EXPECT_NE(history->steps[2].ranks[0].divergence, "");
     EXPECT_EQ(history->steps[3].ranks[0].divergence, "");
-    State back(kRecordItems);
+    ChangingState back(kRecordItems);
     Journal journal;
     journal.steps.put(2, {history->steps[2].folder, history->steps[2].ranks[0]});
     ASSERT_TRUE(restore_step({{run_, journal}}, 2, back.list()));
@@ -333,7 +333,7 @@ TEST_F(RecordSession, StepsLargerThanTheMemoryGoThrough) {
         s.record_settings.chunk_bytes = 4096;
         auto run = open(s);
         ASSERT_TRUE(run);
-        State state(sizes);
+        ChangingState state(sizes);
         for (std::int64_t step = 0; step < 3; ++step)
             EXPECT_EQ(capture(**run, state, step), 0);
         close_whole(**run);
@@ -345,7 +345,7 @@ TEST_F(RecordSession, StepsLargerThanTheMemoryGoThrough) {
 TEST_F(RecordSession, FieldsComeAndGo) {
     auto run = open(settings());
     ASSERT_TRUE(run);
-    State state({500, 80, 1, 2000, 0});
+    ChangingState state({500, 80, 1, 2000, 0});
     std::vector<std::vector<std::size_t>> shown{{0, 1},          {1, 0}, {3}, {4},
                                                 {0, 1, 2, 3, 4}, {4, 3}, {2}, {0, 1}};
     for (std::size_t step = 0; step < shown.size(); ++step) {
@@ -363,7 +363,7 @@ TEST_F(RecordSession, FieldsComeAndGo) {
     ASSERT_TRUE(history);
     ASSERT_EQ(history->steps.size(), shown.size());
     for (std::size_t step = 0; step < shown.size(); ++step) {
-        State back({500, 80, 1, 2000, 0});
+        ChangingState back({500, 80, 1, 2000, 0});
         if (step >= 5) back.fields[3].resize(2600);
         if (step >= 7) back.fields[0].resize(30);
         std::vector<CapturedField> fields;
@@ -395,7 +395,7 @@ TEST_F(RecordSession, AnyFaultOnAnyTier) {
             if (local) s.local = local_;
             s.background = background;
             s.flush_threads = 1;
-            State state(kRecordItems);
+            ChangingState state(kRecordItems);
             std::vector<std::int64_t> promised;
             bool waits = false;
             const auto run_steps = [&](FaultyFileSystem& system, std::int64_t first, std::int64_t last,
@@ -491,7 +491,7 @@ TEST_F(RecordSession, AFullDiskHoldsStepsUpOnly) {
     Full system(run_);
     SessionSettings s = settings();
     s.local = local_;
-    State state(kRecordItems);
+    ChangingState state(kRecordItems);
     auto run = open(s, system);
     ASSERT_TRUE(run);
     std::set<std::int64_t> told;

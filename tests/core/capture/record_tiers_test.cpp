@@ -29,13 +29,13 @@ using testing::kRecordItems;
 using testing::RecordSession;
 using testing::unsynced_file_system;
 
-using State = testing::ChangingState;
+using testing::ChangingState;
 
 TEST_F(RecordSession, ALocalTierStaysWithinItsLimit) {
     SessionSettings s = settings();
     s.local = local_;
     s.local_bytes = 120'000;  // some steps
-    State state({6000});
+    ChangingState state({6000});
     auto run = open(s);
     ASSERT_TRUE(run) << run.error().message;
     for (const auto& field : state.list())
@@ -73,8 +73,8 @@ TEST_F(RecordSession, StepsThatGoPastTheLocalTierStandWithoutIt) {
     SessionSettings s = settings();
     s.local = local_;
     s.flusher = Flusher::none;  // nothing is ever brought on
-    State small({100});
-    State large({100, 40'000});
+    ChangingState small({100});
+    ChangingState large({100, 40'000});
     s.local_bytes = 200'000;
     {
         auto run = open(s);
@@ -95,7 +95,7 @@ TEST_F(RecordSession, StepsThatGoPastTheLocalTierStandWithoutIt) {
 TEST_F(RecordSession, ALostLocalFolderTakesNothingThatReachedTheSharedOne) {
     SessionSettings s = settings();
     s.local = local_;
-    State state(kRecordItems);
+    ChangingState state(kRecordItems);
     {
         auto run = open(s);
         ASSERT_TRUE(run);
@@ -129,7 +129,7 @@ TEST_F(RecordSession, StepsThatComeLateAreNotTakenForOthers) {
         SessionSettings s = settings();
         s.local = local_;
         s.flusher = Flusher::none;
-        State state(kRecordItems);
+        ChangingState state(kRecordItems);
         {
             auto run = open(s);
             ASSERT_TRUE(run);
@@ -181,7 +181,7 @@ TEST_F(RecordSession, StepsThatComeLateAreNotTakenForOthers) {
 TEST_F(RecordSession, WhatWasDroppedStaysAway) {
     SessionSettings s = settings();
     s.local = local_;
-    State state(kRecordItems);
+    ChangingState state(kRecordItems);
     {
         auto run = open(s);
         ASSERT_TRUE(run);
@@ -213,7 +213,7 @@ TEST_F(RecordSession, StepsThatLeftAreCapturedAgain) {
     for (const bool local : {false, true}) {
         again();
         SessionSettings s = settings();
-        State state(kRecordItems);
+        ChangingState state(kRecordItems);
         {
             auto run = open(s);
             ASSERT_TRUE(run);
@@ -248,7 +248,7 @@ TEST_F(RecordSession, StepsAreBroughtOnInTheOrderOfCapture) {
     SessionSettings s = settings();
     s.local = local_;
     s.flusher = Flusher::none;
-    State state(kRecordItems);
+    ChangingState state(kRecordItems);
     {
         auto run = open(s);
         ASSERT_TRUE(run);
@@ -291,7 +291,7 @@ TEST_F(RecordSession, ALostStepTakesNoOther) {
             s.background = background;
             s.flush_threads = 1;
             FaultyFileSystem system(unsynced_file_system());
-            State state(kRecordItems);
+            ChangingState state(kRecordItems);
             std::set<std::int64_t> lost;
             {
                 auto run = open(s, system);
@@ -343,7 +343,7 @@ TEST_F(RecordSession, DamageOnTheNodeIsNotBroughtOn) {
         SessionSettings s = settings();
         s.local = local_;
         s.flusher = Flusher::none;
-        State state(kRecordItems);
+        ChangingState state(kRecordItems);
         {
             auto run = open(s);
             ASSERT_TRUE(run);

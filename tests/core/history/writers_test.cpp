@@ -320,11 +320,17 @@ TEST_F(WritersTest, WhatCannotBeMarkedIsNotReplaced) {
     // Somebody else's file of that kind of name lets nothing go, once the history is replaced.
     ASSERT_TRUE(open(0, 1, Existing::replace));
     std::ofstream(run / step_folder(3, 0) / left_name(id)) << "mine";
-    std::ofstream(run / step_folder(2, 0) / begun_name(0)).close();
     ASSERT_TRUE(open(0, 1, Existing::append));
     EXPECT_FALSE(fs::exists(run / step_folder(1, 0)));
     for (const std::int64_t step : {2, 3})
         EXPECT_TRUE(fs::exists(run / step_folder(step, 0) / "rank-00000.data")) << step;
+    // What a killed run of the replaced history had begun goes, and nothing beside it.
+    std::ofstream(run / step_folder(2, 0) / begun_name(0)).close();
+    std::ofstream(run / step_folder(2, 0) / "rank-00001.twm") << "mine";
+    ASSERT_TRUE(open(0, 1, Existing::append));
+    EXPECT_FALSE(fs::exists(run / step_folder(2, 0) / "rank-00000.data"));
+    EXPECT_TRUE(fs::exists(run / step_folder(2, 0) / "rank-00001.twm"));
+    EXPECT_TRUE(fs::exists(run / step_folder(3, 0) / "rank-00000.data"));
 }
 
 // Before its n-th operation the history is moved away, and another one gets its place.

@@ -222,3 +222,16 @@ def test_golden_files_do_not_lie_in_the_run(tmp_path: Path) -> None:
     assert [f.name for f in run.iterdir()] == ["x.npy"]
     golden.save(run, tmp_path / "golden")
     assert golden.check(tmp_path / "golden", run).same
+
+
+@pytest.mark.parametrize("name", ["golden.json", "step_1_rank_0.twm", "step_1_rank_0.twv"])
+def test_a_file_that_git_lfs_keeps_elsewhere_is_named(name: str, tmp_path: Path) -> None:
+    """To save again would replace what is right, and only not there."""
+    target, run = tmp_path / "golden", tmp_path / "run"
+    with twinrun.Run(run) as r:
+        r.capture(1, {"x": np.arange(9.0)})
+    golden.save(run, target)
+    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 1234\n"
+    (target / name).write_text(pointer)
+    with pytest.raises(twinrun.TwinrunError, match=f"{name}: is not the file itself.*git lfs pull"):
+        golden.check(target, run)

@@ -174,3 +174,24 @@ def test_two_values_of_one_name_are_not_taken_for_equal(tmp_path: Path) -> None:
     train(tmp_path / "b", lambda m, _: m({"1": x, 1: y}))
     found = compare_traces(tmp_path / "a", tmp_path / "b")
     assert not found.same and any("two values have this name" in p for p in found.problems)
+
+
+def test_a_trace_that_saw_nothing_says_so(tmp_path: Path) -> None:
+    """In inference there is no gradient that would show that a compiled model was called."""
+    model = nn.Linear(3, 2)
+    compiled = torch.compile(model, backend="eager")
+    with pytest.warns(RuntimeWarning, match=r"nothing was traced.*trace\(torch\.compile\(model\)"):
+        with twinrun.torch.trace(model, tmp_path / "a") as trace, torch.no_grad():
+            compiled(torch.ones(4, 3))
+            trace.step()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with twinrun.torch.trace(compiled, tmp_path / "b") as trace, torch.no_grad():
+            compiled(torch.ones(4, 3))
+            trace.step()
+    with pytest.raises(ValueError, match="the body's own"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with twinrun.torch.trace(model, tmp_path / "c"):
+            raise ValueError("the body's own")
+    for run in ("a", "c"):
+        assert not compare_traces(tmp_path / run, tmp_path / run).same
