@@ -277,7 +277,8 @@ Result<> HistoryWriter::drop_data(std::span<const std::int64_t> steps) {
         const auto found = journal_.steps.find(step);
         if (found == journal_.steps.end() || found->second.files.data.empty()) continue;
         lines.push_back("{\"drop_data\":" + std::to_string(step) + "}");
-        // A difference stays: other steps may need it. A file of several ranks is not one rank's to remove.
+        // A difference stays: other steps may need it. A file of several ranks is not one rank's to
+        // remove.
         if (found->second.files.difference == kNoBase && !found->second.files.shared)
             folders.insert(found->second.folder);
     }

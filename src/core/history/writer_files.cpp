@@ -45,8 +45,9 @@ Result<> HistoryWriter::make_folder(const std::string& name) const {
             "for the history"};
 }
 
-// A process that was killed in remove_marked_folder() has left an empty folder without a marker. It gets its
-// marker back: under no other name could the same attempt at the step be brought here again.
+// A process that was killed in remove_marked_folder() has left an empty folder without a marker. It
+// gets its marker back: under no other name could the same attempt at the step be brought here
+// again.
 Result<> HistoryWriter::mark_empty(const std::string& name) const {
     const fs::path place = fs::path(path_) / name;
     std::error_code failure;
