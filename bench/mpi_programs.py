@@ -33,6 +33,14 @@ def build(mpicc: str, source: str, folder: str, *flags: str) -> Path:
     return program
 
 
+def environment_of(ranks: int) -> dict[str, str]:
+    """The environment of a job: ranks give way to each other only where they share cores."""
+    shared = ranks > (os.cpu_count() or 1)
+    polite = ("yield", "throttle")
+    own = {k: v for k, v in ENVIRONMENT.items() if shared or not any(word in k.lower() for word in polite)}
+    return {**os.environ, **own}
+
+
 def run(
     arguments: argparse.Namespace, program: Path, words: list[object], preload: Path | None = None
 ) -> list[list[str]]:
@@ -43,7 +51,7 @@ def run(
         start += ["-genv", "LD_PRELOAD", library] if is_hydra(start) else ["-x", f"LD_PRELOAD={library}"]
     done = subprocess.run(
         [*start, "-n", str(arguments.ranks), str(program), *map(str, words)],
-        env={**os.environ, **ENVIRONMENT},
+        env=environment_of(arguments.ranks),
         stdout=subprocess.PIPE,
         text=True,
         check=True,

@@ -29,7 +29,7 @@ quick_flags='-Og -DNDEBUG'
 tests='^(aggregate|haccio)/'
 shared=tests/python/comparison/test_parallel.py
 # CTest knows nine groups in parentheses at most, and then finds no test.
-short='^aggregate/(properties/(1/60/[14]|4/20/2)|blocks/3|wholes/3|background/3|mpiio/((nonblocking_)?(views|semantics)/3|linked|die)|overlaps|invalid|records|finalised|storage/limit|die/(kill|stop)/gather/3|hdf5/(equal/one/2\+5|equal/3/4|equal/2/2\+4|parallel|again|hints|overlap|full|die|atomic|other|documented))|^haccio/methods/.*/3$'
+short='^aggregate/(properties/(1/60/[14]|4/20/2)|blocks/3|wholes/3|background/3|mpiio/((nonblocking_)?(views|semantics)/3|together/3|linked|die)|overlaps|invalid|records|finalised|storage/limit|die/(kill|stop)/gather/3|hdf5/(equal/one/2\+5|equal/3/4|equal/2/2\+4|parallel|again|hints|overlap|full|die|atomic|other|documented))|^haccio/methods/.*/3$'
 
 say() { printf 'mpi: %s\n' "$*"; }
 

@@ -196,7 +196,9 @@ class Trace:
         if error is None and not self._guard.stopped:
             self._kept.warn_of_others()
             if not self._iterations.any:
-                warnings.warn(f"twinrun: nothing was traced: {_UNCALLED}: {_COMPILED}", RuntimeWarning, stacklevel=2)
+                warnings.warn(
+                    f"twinrun: nothing was traced: {_UNCALLED}: {_COMPILED}", RuntimeWarning, stacklevel=2
+                )
 
     def _close(self, alone: bool) -> None:
         if not self._own_run:

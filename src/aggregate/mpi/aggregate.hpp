@@ -108,6 +108,11 @@ class Move {
 
     // What a failure may meet before the first byte moves: of this rank alone.
     Result<> prepare();
+    // Of a write that one rank can do for all: puts this rank's bytes where the rank that leads its
+    // node takes them from. Whether it is such a write is the same on all ranks that have data.
+    [[nodiscard]] bool deposit();
+    // Writes what all ranks have deposited. By the rank that leads them, while the others wait.
+    Result<> store(const OpenFile& file);
     // [collective] After all ranks have agreed that theirs are prepared.
     Result<> run(const OpenFile& file);
 

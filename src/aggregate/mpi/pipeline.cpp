@@ -244,23 +244,27 @@ bool Pipeline::window_done(const Role& role, std::uint64_t w) const {
     return role.meetings[w].elsewhere == 0 && plan_.duty(*role.of).left[w % buffers_].load() == 0;
 }
 
-void Pipeline::start_job(Role& role, std::uint64_t w) {
+// What storage writes from a window's buffer, or reads into it.
+std::vector<Piece> Pipeline::pieces_of(const Role& role, std::uint64_t w) const {
     const PartitionPlan& plan = *role.of->plan;
     const Window& window = plan.windows()[w];
     std::byte* const buffer = plan_.buffer(*role.of, w);
+    std::vector<Piece> pieces;
+    const std::vector<Range> runs = writing() ? plan.runs_of(window, settings_.update, plan_.traits().block)
+                                              : plan.sieve_of(window, kReadThrough);
+    pieces.reserve(runs.size());
+    for (const Range& run : runs)
+        pieces.push_back({run.begin, buffer + (run.begin - window.range.begin), run.bytes()});
+    return pieces;
+}
+
+void Pipeline::start_job(Role& role, std::uint64_t w) {
     std::uint64_t job = 0;  // without storage the others go on, and all reach the end
     attempt([&] {
         Storage* const storage = this->storage();
         if (storage == nullptr) return;
-        std::vector<Piece> pieces;
-        if (writing()) {
-            if (plan_.window() != MPI_WIN_NULL) MPI_Win_sync(plan_.window());
-            for (const Range& run : plan.runs_of(window, settings_.update, plan_.traits().block))
-                pieces.push_back({run.begin, buffer + (run.begin - window.range.begin), run.bytes()});
-        } else {
-            for (const Range& run : plan.sieve_of(window, kReadThrough))
-                pieces.push_back({run.begin, buffer + (run.begin - window.range.begin), run.bytes()});
-        }
+        if (writing() && plan_.window() != MPI_WIN_NULL) MPI_Win_sync(plan_.window());
+        std::vector<Piece> pieces = pieces_of(role, w);
         if (one_job_) {
             const auto begin = Clock::now();
             if (auto done = storage->transfer(pieces); !done) fail(std::move(done).error());
@@ -522,6 +526,31 @@ void Pipeline::move_direct(Range range) {
     const std::uint64_t moved = error_ ? range.bytes() : at - range.begin;
     direct_done_ += moved;
     work_.direct_bytes += static_cast<double>(moved);
+}
+
+// ---- one rank writes for all ----
+
+bool Pipeline::deposit() {
+    // More would rather be written by several ranks; and it is copied in vain where a rank cannot.
+    constexpr std::uint64_t kMostDeposit = std::uint64_t{1} << 20;
+    const auto& partitions = plan_.partitions();
+    if (!writing() || !settings_.update || settings_.backend != Backend::posix || team_.nodes() != 1 ||
+        partitions.size() != 1 || !plan_.direct().empty())
+        return false;
+    if (!partitions.front().plan) return !team_.leader() && sets().empty();
+    const auto& windows = partitions.front().plan->windows();
+    if (windows.size() != 1 || windows.front().range.bytes() > kMostDeposit) return false;
+    return attempt([&] {
+        for (const std::uint64_t w : roles_.front().own)
+            move_local(roles_.front(), w);
+    });
+}
+
+Result<> Pipeline::store() {
+    Storage* const file = storage();
+    if (file == nullptr) return *error_;
+    TWR_CHECK(file->transfer(pieces_of(roles_.front(), 0)));
+    return file->close();
 }
 
 // ---- messages ----

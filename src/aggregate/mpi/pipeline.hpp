@@ -53,6 +53,12 @@ class Pipeline {
     void use(const OpenFile* file) { file_ = file; }
     // Reads from these files in place of one. Call it before run().
     void use(const SubFiles* files) { files_ = files; }
+    // A small write of ranks of one node may take one step less: before the ranks agree, each puts
+    // its bytes into the aggregator's buffer. Then the rank that leads the node writes them all.
+    // Whether this rank has done so. Call it after prepare().
+    [[nodiscard]] bool deposit();
+    // The second part, by the node's leader, where all ranks have deposited theirs.
+    Result<> store();
     // Moves the data. After a failure of storage it still goes through all windows, because other
     // ranks wait for them, and returns the error at the end. A broken team ends it at once.
     Result<> run(const std::string& path);
@@ -88,6 +94,7 @@ class Pipeline {
 
     void open_window(Role& role, std::uint64_t window);  // lets its ranks work on it
     [[nodiscard]] bool window_done(const Role& role, std::uint64_t window) const;
+    [[nodiscard]] std::vector<Piece> pieces_of(const Role& role, std::uint64_t window) const;
     void start_job(Role& role, std::uint64_t window);
     void move_local(const Role& role, std::uint64_t window);
     void move_remote(const Role& role, std::uint64_t window);

@@ -45,8 +45,22 @@ void set_text(char (&to)[kMessage], std::string_view text) {
 // How long a polling rank sleeps: doubles from the first value to the second.
 constexpr std::int64_t kShortNap = 20'000;
 constexpr std::int64_t kLongNap = 1'000'000;
-// So often a rank gives way before it sleeps: most waits are shorter than it takes to wake up.
-constexpr int kYields = 16;
+// Most waits are shorter than it takes to wake up, and ranks that sleep in turns wait for each
+// other to wake up. So a rank first watches its word for so long, if ranks need not share cores;
+// then it gives way until so much time is over; then it sleeps. An idle core of a virtual machine
+// takes up to 0.1 ms to wake up.
+constexpr auto kWatches = std::chrono::microseconds(20);
+constexpr auto kGivesWay = std::chrono::microseconds(400);
+constexpr auto kGivesWayOnSharedCores = std::chrono::microseconds(100);
+constexpr int kLooks = 32;  // at its word, until it does all else that it must do while it waits
+
+void relax() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    asm volatile("yield");
+#endif
+}
 // A rank that is woken by others checks the time this often.
 constexpr std::int64_t kSleep = 50'000'000;
 
@@ -174,6 +188,7 @@ Result<> Team::set_up(MPI_Comm comm) {
     MPI_Comm_set_errhandler(node_comm_, MPI_ERRORS_RETURN);
     MPI_Comm_rank(node_comm_, &node_rank_);
     MPI_Comm_size(node_comm_, &node_ranks_);
+    own_cores_ = node_ranks_ <= ::sysconf(_SC_NPROCESSORS_ONLN);
 
     // For each rank: its leader, and its place on the node. Nodes are numbered by their leaders.
     int own[2] = {rank_, node_rank_};
@@ -307,7 +322,8 @@ Result<> Team::wait(FunctionRef<bool> done, bool polls, Words what, Patience pat
     if (broken()) return *broken_;
     auto since = Clock::now();
     std::uint64_t seen = node_slot_->progress.load(std::memory_order_relaxed);
-    int yields = 0;
+    bool watches = own_cores_;
+    bool gives_way = true;
     std::int64_t nap = kShortNap;
     const double limit = patience == Patience::plain ? limit_ : limit_ * 1.25 + 0.25;
     while (true) {
@@ -322,8 +338,13 @@ Result<> Team::wait(FunctionRef<bool> done, bool polls, Words what, Patience pat
             int flag = 0;
             MPI_Iprobe(MPI_ANY_SOURCE, kProgressTag, comm_, &flag, MPI_STATUS_IGNORE);
         }
-        if (yields++ < kYields) {
-            ::sched_yield();
+        if (gives_way) {
+            if (!watches) ::sched_yield();
+            for (int i = 0; watches && i < kLooks && mine_->wake.load() == value; ++i)
+                relax();
+            const auto waited = Clock::now() - since;
+            watches = watches && waited < kWatches;
+            gives_way = waited < (own_cores_ ? kGivesWay : kGivesWayOnSharedCores);
             continue;
         }
         mine_->asleep.store(1);
@@ -365,8 +386,11 @@ Result<> Team::combine(const Vote& vote) {
         outcome.code = static_cast<int>(code);
         set_text(outcome.message, text);
     };
-    char differ[256];
-    std::snprintf(differ, sizeof differ, "%s, and must be the same on all ranks", vote.differs);
+    const auto fail_different = [&](int rank) {
+        char differ[256];
+        std::snprintf(differ, sizeof differ, "%s, and must be the same on all ranks", vote.differs);
+        fail(rank, ErrorCode::invalid_argument, differ);
+    };
     for (std::size_t i = 0; i < slots_.size(); ++i) {
         const RankSlot& slot = *slots_[i];
         for (std::size_t k = 0; k < kFigures; ++k) {
@@ -377,7 +401,7 @@ Result<> Team::combine(const Vote& vote) {
         if (slot.code != 0) {
             fail(here_[i], static_cast<ErrorCode>(slot.code), slot.message);
         } else if (slot.same != mine_->same && mine_->code == 0) {
-            fail(here_[i], ErrorCode::invalid_argument, differ);
+            fail_different(here_[i]);
         }
     }
     if (outcome.failed_rank < 0 && vote.on_node) {
@@ -413,7 +437,7 @@ Result<> Team::combine(const Vote& vote) {
             std::uint64_t& first = exchange_.first;
             first = mine_->same;
             TWR_CHECK(broadcast(&first, sizeof first, 0));
-            if (first != mine_->same) fail(rank_, ErrorCode::invalid_argument, differ);
+            if (first != mine_->same) fail_different(rank_);
             values[0] = own();
             TWR_CHECK(reduce(values, 1, MPI_INT64_T, MPI_MIN));
         }

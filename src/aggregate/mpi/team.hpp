@@ -1,8 +1,8 @@
 // The ranks of an aggregate: their nodes, how they wait for each other, and how they agree.
 //
 // Ranks of one node use shared memory: each sleeps on a word of its own (a futex), and another rank
-// wakes it by changing the word. Before that it gives way a few times. A rank that waits long uses
-// no CPU time, however many ranks share a core.
+// wakes it by changing the word. Before that it watches the word, and gives way, for a short time.
+// A rank that waits long uses no CPU time, however many ranks share a core.
 // Nodes use messages and collective operations of their leaders, one rank of each node. Nothing
 // here blocks in MPI: requests are tested until a deadline, so that a rank that died or hangs
 // becomes an error on the others (`time_limit`). MPI's functions for windows and new communicators
@@ -224,6 +224,7 @@ class Team {
     int ranks_ = 1;
     int node_rank_ = 0;
     int node_ranks_ = 1;
+    bool own_cores_ = false;  // the node has a core for each of its ranks
     std::uint32_t nodes_ = 1;
     std::vector<std::uint32_t> node_of_;
     std::vector<int> node_rank_of_;

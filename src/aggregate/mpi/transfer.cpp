@@ -415,6 +415,13 @@ Result<> Move::prepare() {
     });
 }
 
+bool Move::deposit() { return pipeline_->deposit(); }
+
+Result<> Move::store(const OpenFile& file) {
+    pipeline_->use(&file);
+    return caught([&] { return pipeline_->store(); });
+}
+
 Result<> Move::run(const OpenFile& file) {
     const auto start = Clock::now();
     pipeline_->use(&file);

@@ -36,6 +36,10 @@ enum Figure : std::size_t { kReason, kEnd, kUnready, kNotAhead, kOwnFigures };
 static_assert(std::size_t{kOwnFigures} + std::size_t{LastTransfer::kFigures} <= aggregation::kFigures);
 // Of Vote::figures.sums: ranks that have read data before the agreement.
 constexpr std::size_t kHaveRead = 0;
+// Of kUnready: how far a rank is before the agreement.
+constexpr double kDeposited = 0, kPrepared = 1, kNotPrepared = 2;
+// Of Outcome::payload, behind the traits of storage: 1 where rank 0 has written for all.
+constexpr std::size_t kWritten = 5;
 
 // ROMIO takes a prefix from a name. These name file systems whose files are the kernel's. Open MPI
 // knows no prefixes.
@@ -61,6 +65,17 @@ bool incoherent(int number) {
     struct statfs system {};
     if (::fstatfs(number, &system) != 0) return true;
     return std::find(kKinds.begin(), kKinds.end(), static_cast<std::uint32_t>(system.f_type)) != kKinds.end();
+}
+
+// What look_at_storage() has put there.
+aggregation::StorageTraits traits_in(const Outcome& outcome) {
+    return {outcome.payload[1], {outcome.payload[2], outcome.payload[3], outcome.payload[4]}};
+}
+
+// By how many bytes a plan may move in the file, or by a multiple of them. Blocks of network file
+// systems have one writer each, so that a plan moves by whole blocks there.
+std::uint64_t step_of(const aggregation::StorageTraits& traits) {
+    return traits.direct.alignment != 1 ? traits.block : 1;
 }
 
 // Changes that this process has made beside aggregated calls.
@@ -458,7 +473,10 @@ Result<> File::look_at_storage(Outcome& outcome) {
     outcome.payload[1] = traits_->block;
     outcome.payload[2] = traits_->direct.least_bytes;
     outcome.payload[3] = traits_->direct.alignment;
-    outcome.payload[4] = traits_->direct.least_alone;
+    // Less than this of each rank is one write of one rank, and a step less (write_for_all).
+    constexpr std::uint64_t kTogether = std::uint64_t{32} << 10;
+    const bool one_node = aggregate_->team->nodes() == 1;
+    outcome.payload[4] = std::max(traits_->direct.least_alone, one_node ? kTogether : 0);
     return success();
 }
 
@@ -602,6 +620,24 @@ std::optional<std::uint64_t> File::read_ahead(const Call& call, const OwnPart& o
     return *bytes;
 }
 
+// By rank 0 in the agreement: where all ranks repeat the last write, and have deposited their
+// bytes, it writes them, and the agreement is the end of the call. An error is one of all ranks.
+Result<> File::write_for_all(const Call& call, std::optional<aggregation::Move>& ahead,
+                             Outcome& outcome) const {
+    const auto& all = outcome.figures.largest;
+    const auto places = std::span<const double>(all).subspan(kOwnFigures);
+    if (call.mode != Mode::write || all[kReason] != 0 || all[kUnready] != kDeposited ||
+        !LastTransfer::has_data(places))
+        return success();
+    const aggregation::StorageTraits traits = traits_in(outcome);
+    if (!(traits == aggregate_->plan->traits())) return success();
+    const auto base = member_->last.base_after(places, false, step_of(traits));
+    if (!base) return success();
+    TWR_CHECK(ahead->store({number_, name_, *base}));
+    outcome.payload[kWritten] = 1;
+    return success();
+}
+
 // [collective]
 Answer File::move(const Call& call, OwnPart own) {
     Team& team = *aggregate_->team;
@@ -629,13 +665,21 @@ Answer File::move(const Call& call, OwnPart own) {
         ahead.emplace(*aggregate_, call.mode, call.buffer);
         if (!ahead->prepare()) ahead.reset();
     }
-    vote.figures.largest[kUnready] = ahead ? 0 : 1;
-    vote.on_root = [&](Outcome& outcome) { return look_at_storage(outcome); };
+    vote.figures.largest[kUnready] = !ahead ? kNotPrepared : ahead->deposit() ? kDeposited : kPrepared;
+    vote.on_root = [&](Outcome& outcome) -> Result<> {
+        TWR_CHECK(look_at_storage(outcome));
+        return write_for_all(call, ahead, outcome);
+    };
     auto agreed = team.agree(vote);
     if (!agreed) return failed(agreed.error());
 
     // From here on all ranks decide alike.
     const auto& all = agreed->figures.largest;
+    if (agreed->payload[kWritten] != 0) {
+        const auto traits = traits_in(*agreed);
+        member_->last.follow(std::span<const double>(all).subspan(kOwnFigures), false, step_of(traits));
+        return Answer{Fate::moved, layout.bytes, {}};
+    }
     if (all[kReason] == 0 && all[kNotAhead] == 0) {
         ahead_pauses_ = 0;
         return Answer{Fate::moved, *have_read, {}};
@@ -653,8 +697,7 @@ Answer File::move(const Call& call, OwnPart own) {
     const auto places = std::span<const double>(all).subspan(kOwnFigures);
     if (!LastTransfer::has_data(places)) return Answer{Fate::moved, 0, {}};
     const std::uint64_t file_bytes = agreed->payload[0];
-    const aggregation::StorageTraits traits{agreed->payload[1],
-                                            {agreed->payload[2], agreed->payload[3], agreed->payload[4]}};
+    const aggregation::StorageTraits traits = traits_in(*agreed);
     if (!(traits == aggregate_->plan->traits())) {
         member_->last.forget();
         if (auto adapted = aggregate_->plan->adapt(traits); !adapted) return failed(adapted.error());
@@ -663,11 +706,8 @@ Answer File::move(const Call& call, OwnPart own) {
     if (cut) {
         if (auto done = cut_at_end(layout, file_bytes); !done) return failed(done.error());
     }
-    // Blocks of network file systems have one writer each, so that a plan moves by whole blocks
-    // there.
-    const std::uint64_t multiple = traits.direct.alignment != 1 ? traits.block : 1;
-    const bool serves = !cut && member_->last.follow(places, call.mode == Mode::read, multiple);
-    if (!serves || all[kUnready] != 0) ahead.reset();
+    const bool serves = !cut && member_->last.follow(places, call.mode == Mode::read, step_of(traits));
+    if (!serves || all[kUnready] > kPrepared) ahead.reset();
     if (!serves) {
         auto declared = declare(layout, call.mode, LastTransfer::zero(places, traits.block));
         if (team.broken()) return failed(team.why_broken());

@@ -122,6 +122,8 @@ class File {
     OwnPart own_part(const Call& call);
     void put_figures(const OwnPart& own, std::span<double> figures) const;
     Result<> look_at_storage(aggregation::Outcome& outcome);
+    Result<> write_for_all(const Call& call, std::optional<aggregation::Move>& ahead,
+                           aggregation::Outcome& outcome) const;
     Result<> cut_at_end(Layout& layout, std::uint64_t file_bytes);
     Answer aggregate(const Call& call);
     std::optional<Answer> move_stretch(const Call& call);

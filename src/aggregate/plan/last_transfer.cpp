@@ -46,14 +46,21 @@ std::uint64_t LastTransfer::zero(std::span<const double> agreed, std::uint64_t b
     return first - first % block;
 }
 
-bool LastTransfer::follow(std::span<const double> agreed, bool reads, std::uint64_t multiple) {
+std::optional<std::uint64_t> LastTransfer::base_after(std::span<const double> agreed, bool reads,
+                                                      std::uint64_t multiple) const {
     const bool same_step = agreed[kAhead] - kNoStep == kNoStep - agreed[kBack];
-    if (!declared_ || changed(agreed) || !same_step || (reads_ && !reads)) return false;
+    if (!declared_ || changed(agreed) || !same_step || (reads_ && !reads)) return std::nullopt;
     const auto step = static_cast<std::int64_t>(agreed[kAhead] - kNoStep);
-    if (step % static_cast<std::int64_t>(multiple) != 0) return false;
-    base_ += static_cast<std::uint64_t>(step);
+    if (step % static_cast<std::int64_t>(multiple) != 0) return std::nullopt;
+    return base_ + static_cast<std::uint64_t>(step);
+}
+
+bool LastTransfer::follow(std::span<const double> agreed, bool reads, std::uint64_t multiple) {
+    const auto base = base_after(agreed, reads, multiple);
+    if (!base) return false;
     for (ArrayPart& part : parts_)
-        part.where.offset += static_cast<std::uint64_t>(step);
+        part.where.offset += *base - base_;
+    base_ = *base;
     return true;
 }
 

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -36,8 +37,12 @@ class LastTransfer {
     [[nodiscard]] static bool has_data(std::span<const double> agreed) { return agreed[kBelow] != 0; }
     // The last whole block before the first byte of all ranks: a plan's zero.
     [[nodiscard]] static std::uint64_t zero(std::span<const double> agreed, std::uint64_t block);
-    // Whether the last plan serves; it is then moved to this transfer. reads: ranks may have bytes
-    // in common, which a plan of reads alone allows. multiple: of which bytes it may move; 1: any.
+    // Where the last plan's zero is for this transfer; nullopt: the plan does not serve. reads:
+    // ranks may have bytes in common, which a plan of reads alone allows. multiple: of which bytes
+    // it may move; 1: any.
+    [[nodiscard]] std::optional<std::uint64_t> base_after(std::span<const double> agreed, bool reads,
+                                                          std::uint64_t multiple) const;
+    // Whether the last plan serves; it is then moved to this transfer.
     bool follow(std::span<const double> agreed, bool reads, std::uint64_t multiple);
 
     // If it does not serve: the sets of this rank for a new plan, whose places count from `zero`

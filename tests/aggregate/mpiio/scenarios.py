@@ -86,6 +86,10 @@ class Tests(Scenarios):
         expect(others[0] == "42" and others[2] == "0", others, "calls, plans and others:", job)
         expect(0 < int(others[1]) < 42, others, "calls, plans and others:", job)
 
+    def together(self) -> None:
+        """Small writes that repeat are one rank's, and an error of it is one of all."""
+        self.done(self.preloaded("together", self.folder))
+
     def nonblocking_views(self, *arguments: str) -> None:
         job = self.preloaded("nonblocking_views", self.folder, *arguments)
         aggregated, plain = self.done(job)

@@ -21,6 +21,7 @@
 #include "program.hpp"
 #include "random_types.hpp"
 #include "random_views.hpp"
+#include "together.hpp"
 
 using namespace program;
 using random_types::Draw;
@@ -660,6 +661,8 @@ int main(int argc, char** argv) {
         pieces_that_are_read();
         descriptors_of_closed_files();
         changes_before_a_read();
+    } else if (scenario == "together") {
+        writes_of_one_rank_for_all();
     } else if (scenario == "stripes") {
         stripes();
     } else if (scenario == "nonblocking_views") {
