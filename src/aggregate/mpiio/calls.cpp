@@ -73,7 +73,10 @@ template <class Whole>
 int begin_whole(File& file, const Call& call, const Whole& whole) noexcept {
     MPI_Status status;
     const int code = whole(&status);
-    if (code != MPI_SUCCESS) return code;
+    if (code != MPI_SUCCESS) {
+        file.failed_split = File::Split{call.mode, call.where, 0};
+        return code;
+    }
     MPI_Count bytes = 0;
     PMPI_Get_elements_x(&status, MPI_BYTE, &bytes);
     file.split = File::Split{call.mode, call.where, static_cast<std::uint64_t>(bytes)};
@@ -90,9 +93,13 @@ int begin(MPI_File handle, const Call& call, const Plain& plain) noexcept {
                                    "a split collective call of this file has begun and not ended"});
     }
     file->finish_requests();
+    file->failed_split.reset();
     const Answer answer = answer_of(*file, call);
     if (answer.fate == Fate::plain) return by_mpi(call.mode, plain);
-    if (answer.fate == Fate::failed) return raise(handle, answer.error);
+    if (answer.fate == Fate::failed) {
+        file->failed_split = File::Split{call.mode, call.where, 0};
+        return raise(handle, answer.error);
+    }
     file->split = File::Split{call.mode, call.where, answer.bytes};
     return MPI_SUCCESS;
 }
@@ -108,6 +115,13 @@ int begin_read(MPI_File handle, const Call& call, const Plain& plain, const Whol
 template <class Plain>
 int end(MPI_File handle, Mode mode, Where where, MPI_Status* status, const Plain& plain) noexcept {
     const auto file = known(handle);
+    // MPI has no such call: Open MPI would look for a request that is not there.
+    if (file && file->failed_split && file->failed_split->mode == mode &&
+        file->failed_split->where == where) {
+        file->failed_split.reset();
+        return raise(handle, Error{ErrorCode::invalid_argument,
+                                   "the split collective call that this one ends has failed when it began"});
+    }
     if (!file || !file->split) return by_mpi(mode, plain);
     if (file->split->mode != mode || file->split->where != where) {
         return raise(handle, Error{ErrorCode::invalid_argument,

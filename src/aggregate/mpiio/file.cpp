@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <strings.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <unistd.h>
@@ -89,6 +90,19 @@ std::atomic<bool>& changes_later() {
     return any;
 }
 
+// Open MPI makes files for the memory that ranks of a node share, of 4 MB and more. Where it may
+// not, it fails on one rank, and the others wait for ever.
+constexpr const char* kFilesLimited = "the size of files is limited (RLIMIT_FSIZE) to less than 16 MiB";
+bool files_are_limited() {
+#ifdef OPEN_MPI
+    constexpr rlim_t kEnough = rlim_t{16} << 20;
+    rlimit limit{};
+    return ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < kEnough;
+#else
+    return false;
+#endif
+}
+
 // Memory of a GPU, which this library must not touch. Asks CUDA's driver, if the program has loaded
 // it.
 bool on_device(const void* buffer) {
@@ -160,6 +174,7 @@ Result<> File::open_own(const char* name, int amode, MPI_Info info, std::uint64_
     struct stat found {};
     if (number_ < 0 || ::fstat(number_, &found) != 0) return aggregation::file_error(path, "open", errno);
     if (!S_ISREG(found.st_mode)) return Error{ErrorCode::unsupported, "it is not a regular file"};
+    if (files_are_limited()) return Error{ErrorCode::unsupported, kFilesLimited};
     if (incoherent(number_))
         return Error{ErrorCode::unsupported, "its file system does not keep writers of a page apart"};
     about[0] = static_cast<std::uint64_t>(found.st_ino) >> 1;
@@ -306,7 +321,9 @@ bool File::allows(Mode mode) const {
 Result<> File::start() {
     if (aggregate_ != nullptr) return success();
     if (member_->aggregate == nullptr) {
-        PMPI_Barrier(comm_);
+        int limited = files_are_limited() ? 1 : 0;
+        TWR_MPI("MPI_Allreduce", PMPI_Allreduce(MPI_IN_PLACE, &limited, 1, MPI_INT, MPI_MAX, comm_));
+        if (limited != 0) return Error{ErrorCode::unsupported, kFilesLimited};
         TWR_CHECK(aggregation::create(&member_->aggregate, comm_,
                                       [&]() -> Result<aggregation::Settings> { return hints_.settings; }));
     }
@@ -367,6 +384,7 @@ Result<File::Layout> File::lay_out(const Call& call, MPI_Offset offset, Reason& 
 Result<> File::declare(const Layout& layout, Mode mode, std::uint64_t zero) {
     LastTransfer& last = member_->last;
     auto sets = caught([&] { return last.renew(layout.parts, zero); });
+    if (files_are_limited()) sets = Error{ErrorCode::unsupported, kFilesLimited};
     ++plans_;
     const bool reads = mode == Mode::read;
     TWR_CHECK(aggregate_->plan->declare(std::move(sets), 1, reads));

@@ -98,6 +98,8 @@ class File {
         std::uint64_t bytes = 0;
     };
     std::optional<Split> split;
+    // One that failed when it began. A program may still call its second half.
+    std::optional<Split> failed_split;
 
    private:
     // Why a call goes to MPI-IO. Ranks agree on the largest.

@@ -192,4 +192,36 @@ void writes_of_one_rank_for_all() {
     by_rank_0(folder + "/by-rank-0");
 }
 
+void files_that_are_limited() {
+    int number = 0;
+    for (const int who : {-1, 0, ranks - 1}) {
+        for (const bool before_open : {true, false}) {
+            doing = "a limit of 1 MB for files, of rank " + std::to_string(who);
+            const std::string path = folder + "/limited-" + std::to_string(number++);
+            const rlim_t bytes = who < 0 || who == me ? rlim_t{1} << 20 : RLIM_INFINITY;
+            MPI_File file = MPI_FILE_NULL;
+            Bytes model;
+            {
+                const FileLimit limit(before_open ? bytes : RLIM_INFINITY);
+                MPI_Barrier(MPI_COMM_WORLD);
+                file = open_file(path, MPI_MODE_CREATE | MPI_MODE_RDWR, false);
+            }
+            {
+                const FileLimit limit(bytes);
+                for (int round = 0; round < 3; ++round) {
+                    well(write_it(file, {1000 * round + 100 * me, 100, 1}, round), "write_at_all");
+                    for (int rank = 0; rank < ranks; ++rank)
+                        put(model, {1000 * round + 100 * rank, 100, 1}, rank, round);
+                }
+                MPI_Barrier(MPI_COMM_WORLD);
+            }
+            well(write_it(file, {5000 + 100 * me, 100, 1}, 9), "write_at_all");
+            for (int rank = 0; rank < ranks; ++rank)
+                put(model, {5000 + 100 * rank, 100, 1}, rank, 9);
+            MPI_File_close(&file);
+            expect_file(path, model);
+        }
+    }
+}
+
 }  // namespace program

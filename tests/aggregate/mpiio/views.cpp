@@ -434,6 +434,16 @@ void errors() {
     MPI_File_close(&file);
     MPI_Barrier(MPI_COMM_WORLD);
     expect(me != 0 || contents(folder + "/ours") == before_it, "a file for reading was changed");
+    // A program may call the second half of a split call whose first one has failed.
+    file = open_file(folder + "/ours", kChange, false);
+    const auto some = std::vector<int>(100, 0);
+    const int begun =
+        MPI_File_write_at_all_begin(file, 400 * me, some.data(), me == ranks - 1 ? -1 : 100, MPI_INT);
+    expect(begun != MPI_SUCCESS, "a split call with a negative count");
+    expect(MPI_File_write_at_all_end(file, some.data(), MPI_STATUS_IGNORE) != MPI_SUCCESS, "its second half");
+    well(MPI_File_write_at_all_begin(file, 400 * me, some.data(), 100, MPI_INT), "the next split call");
+    well(MPI_File_write_at_all_end(file, some.data(), MPI_STATUS_IGNORE), "and its second half");
+    MPI_File_close(&file);
     MPI_Errhandler_free(&own);
 }
 
@@ -662,6 +672,7 @@ int main(int argc, char** argv) {
         descriptors_of_closed_files();
         changes_before_a_read();
     } else if (scenario == "together") {
+        files_that_are_limited();
         writes_of_one_rank_for_all();
     } else if (scenario == "stripes") {
         stripes();
