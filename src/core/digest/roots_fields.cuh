@@ -252,35 +252,51 @@ __device__ inline const std::byte* run_at(const RunsField& of, std::uint32_t run
     }
     return at;
 }
-// The same of an array in runs: whole vectors, each somewhere else.
-struct RunsReader {
-    const RunsField& of;
-    std::uint32_t first[2];  // its first vector of each row, among those of the array
-    std::uint32_t end[2];    // vectors of the array; 0 for a row that is not there
+// What a lane reads of a part whose vectors are numbered, and each of which is somewhere else.
+struct VectorRows {
+    std::uint32_t first[2];  // its first vector of each row
+    std::uint32_t end[2];    // vectors that there are; 0 for a row that is not there
 
-    __device__ RunsReader(const RunsField& field, const Part& part) : of(field) {
+    // The vectors of an array, numbered from the block `from` on.
+    __device__ VectorRows(const Part& part, std::uint32_t from, std::uint32_t vectors) {
+        constexpr std::uint32_t kVectors = kBlockBytes / kVector;
         const Rows rows(part);
 #pragma unroll
         for (unsigned row = 0; row < 2; ++row) {
-            first[row] = rows.block[row] * (kBlockBytes / kVector) + lane_begin() / kVector;
-            end[row] = rows.there[row] ? static_cast<std::uint32_t>(of.bytes / kVector) : 0;
+            first[row] = (rows.block[row] - from) * kVectors + lane_begin() / kVector;
+            end[row] = rows.there[row] ? vectors - from * kVectors : 0;
         }
     }
-    [[nodiscard]] __device__ const std::byte* at(std::uint32_t vector) const {
-        const std::uint32_t run = of.run.quotient(vector);
-        return run_at(of, run) + std::uint64_t{vector - run * of.run.by()} * kVector;
-    }
-    template <class Word>
-    __device__ void read(unsigned first_step, uint4 (&vectors)[kHalf][2]) const {
+    // The vectors of some steps; zeros where there is nothing. `load` gives the one with a number.
+    template <class Load>
+    __device__ void read(unsigned first_step, uint4 (&vectors)[kHalf][2], Load load) const {
 #pragma unroll
         for (unsigned i = 0; i < kHalf; ++i) {
 #pragma unroll
             for (unsigned row = 0; row < 2; ++row) {
                 const std::uint32_t vector = first[row] + (first_step + i) * (kStepBytes / kVector);
                 vectors[i][row] = {0, 0, 0, 0};
-                if (vector < end[row]) vectors[i][row] = __ldcs(reinterpret_cast<const uint4*>(at(vector)));
+                if (vector < end[row]) vectors[i][row] = load(vector);
             }
         }
+    }
+};
+// Of an array in runs: whole vectors.
+struct RunsReader {
+    const RunsField& of;
+    VectorRows rows;
+
+    __device__ RunsReader(const RunsField& field, const Part& part)
+        : of(field), rows(part, 0, static_cast<std::uint32_t>(of.bytes / kVector)) {}
+    [[nodiscard]] __device__ const std::byte* at(std::uint32_t vector) const {
+        const std::uint32_t run = of.run.quotient(vector);
+        return run_at(of, run) + std::uint64_t{vector - run * of.run.by()} * kVector;
+    }
+    template <class Word>
+    __device__ void read(unsigned first_step, uint4 (&vectors)[kHalf][2]) const {
+        rows.read(first_step, vectors, [this](std::uint32_t vector) {
+            return __ldcs(reinterpret_cast<const uint4*>(at(vector)));
+        });
     }
 };
 // Of an array in spread runs: a part is brought into shared memory, in the order of its words, and
@@ -292,27 +308,12 @@ class SpreadReader {
     static constexpr std::uint32_t kAhead = 16;                     // words that a thread reads at once
 
     __device__ SpreadReader(const std::byte* brought, const RootField& of, const Part& part)
-        : brought_(brought) {
-        const Rows rows(part);
-#pragma unroll
-        for (unsigned row = 0; row < 2; ++row) {
-            first_[row] =
-                (rows.block[row] - part.first_block) * (kBlockBytes / kVector) + lane_begin() / kVector;
-            end_[row] = rows.there[row] ? vectors_of(of) - part.first_block * (kBlockBytes / kVector) : 0;
-        }
-    }
+        : brought_(brought), rows_(part, part.first_block, vectors_of(of)) {}
     template <class Word>
     __device__ void read(unsigned first_step, uint4 (&vectors)[kHalf][2]) const {
-#pragma unroll
-        for (unsigned i = 0; i < kHalf; ++i) {
-#pragma unroll
-            for (unsigned row = 0; row < 2; ++row) {
-                const std::uint32_t vector = first_[row] + (first_step + i) * (kStepBytes / kVector);
-                vectors[i][row] = {0, 0, 0, 0};
-                if (vector < end_[row])
-                    vectors[i][row] = *reinterpret_cast<const uint4*>(brought_ + place(vector) * kVector);
-            }
-        }
+        rows_.read(first_step, vectors, [this](std::uint32_t vector) {
+            return *reinterpret_cast<const uint4*>(brought_ + place(vector) * kVector);
+        });
     }
     // By all threads of a block, which meet before and afterwards.
     template <class Word>
@@ -376,8 +377,7 @@ class SpreadReader {
     }
 
     const std::byte* brought_;
-    std::uint32_t first_[2];  // its first vector of each row, among those of the part
-    std::uint32_t end_[2];    // vectors from there to the array's end; 0 for a row that is not there
+    VectorRows rows_;  // of the vectors from the part's first on
 };
 template <class Field>
 constexpr bool kIsSpread = std::is_same_v<Field, SpreadField>;
