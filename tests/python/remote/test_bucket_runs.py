@@ -438,13 +438,15 @@ def test_a_large_file_goes_in_parts(bucket: Bucket, tmp_path: Path, monkeypatch:
         assert np.array_equal(run.load(0)["x"], large)
 
 
-def test_histories_of_several_ranks(bucket: Bucket, tmp_path: Path) -> None:
+@pytest.mark.parametrize("record", [None, "runs"])
+def test_histories_of_several_ranks(bucket: Bucket, tmp_path: Path, record: str | None) -> None:
     """Ranks write their own files and journals; a step is there when each journal has it."""
     turns = _core.Turns(2)
     for rank in range(2):
-        with RankRun(tmp_path / "h", turns, atol=1e-6) as run:
+        with RankRun(tmp_path / "h", turns, atol=1e-6, record=record) as run:
             for step in range(2):
                 run.capture(step, {"x": state(step) + rank})
+    url, prefix = f"s3://bucket/ranks-{record}", f"ranks-{record}"
     journals = 0
 
     def refuse(method: str, path: str) -> str:
@@ -453,12 +455,20 @@ def test_histories_of_several_ranks(bucket: Bucket, tmp_path: Path) -> None:
         return ACCESS if journals else ""
 
     bucket.refuse = refuse
-    assert command("flush", tmp_path / "h", "--to", "s3://bucket/ranks").status == 2
+    assert command("flush", tmp_path / "h", "--to", url).status == 2
     bucket.refuse = lambda method, path: ""
-    assert "rank-00000.jsonl" in bucket.keys("ranks") and "manifest.jsonl" not in bucket.keys("ranks")
-    assert command("flush", tmp_path / "h", "--to", "s3://bucket/ranks").status == 0
-    assert steps_in("s3://bucket/ranks") == [0, 1]
-    assert twinrun.compare("s3://bucket/ranks", tmp_path / "h").verdict == "same"
+    assert "rank-00000.jsonl" in bucket.keys(prefix) and "manifest.jsonl" not in bucket.keys(prefix)
+    assert command("flush", tmp_path / "h", "--to", url).status == 0
+    assert steps_in(url) == [0, 1]
+    assert twinrun.compare(url, tmp_path / "h").verdict == "same"
+    turns = _core.Turns(2)
+    for rank in range(2):  # one part differs
+        with RankRun(tmp_path / "plain", turns, atol=1e-6) as run:
+            for step in range(2):
+                run.capture(step, {"x": state(step) + rank + 2e-6 * (step == rank == 1)})
+    result = twinrun.compare(tmp_path / "plain", url, options=twinrun.CompareOptions(method="direct"))
+    different = [(f.step, f.rank, f.differing) for f in result.fields if f.differing]
+    assert different == [(1, 1, SIZE)]
 
 
 def test_a_step_that_was_damaged_here_is_not_uploaded(bucket: Bucket, tmp_path: Path) -> None:
