@@ -39,6 +39,15 @@ struct Fault {
     bool dead_after = false;        // all later operations fail too, as when the machine goes down
 };
 
+// A process that is killed at the operation `at` (0: at none). Of a write, a first part got through.
+inline Fault killed_at(std::size_t at) {
+    Fault fault;
+    fault.at = at;
+    fault.written_first = 100;
+    fault.dead_after = true;
+    return fault;
+}
+
 class FaultyFileSystem final : public FileSystem {
    public:
     explicit FaultyFileSystem(FileSystem& inner = posix_file_system()) : inner_(inner) {}

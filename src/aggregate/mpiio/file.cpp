@@ -1,6 +1,5 @@
 #include "aggregate/mpiio/file.hpp"
 
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <strings.h>
 #include <sys/resource.h>
@@ -18,29 +17,13 @@
 #include <set>
 #include <utility>
 
-#include "aggregate/mpi/descriptor.hpp"
 #include "aggregate/mpi/target.hpp"
-#include "aggregate/mpiio/own_part.hpp"
 #include "aggregate/mpiio/requests.hpp"
 #include "base/caught.hpp"
-#include "base/checked.hpp"
 
 namespace twinrun::mpiio {
 
-using aggregation::Outcome;
-using aggregation::Team;
-
 namespace {
-
-// Of Vote::figures.largest. Zero: nothing to say, which never wins. Behind them: LastTransfer's.
-enum Figure : std::size_t { kReason, kEnd, kUnready, kNotAhead, kOwnFigures };
-static_assert(std::size_t{kOwnFigures} + std::size_t{LastTransfer::kFigures} <= aggregation::kFigures);
-// Of Vote::figures.sums: ranks that have read data before the agreement.
-constexpr std::size_t kHaveRead = 0;
-// Of kUnready: how far a rank is before the agreement.
-constexpr double kDeposited = 0, kPrepared = 1, kNotPrepared = 2;
-// Of Outcome::payload, behind the traits of storage: 1 where rank 0 has written for all.
-constexpr std::size_t kWritten = 5;
 
 // ROMIO takes a prefix from a name. These name file systems whose files are the kernel's. Open MPI
 // knows no prefixes.
@@ -68,53 +51,6 @@ bool incoherent(int number) {
     return std::find(kKinds.begin(), kKinds.end(), static_cast<std::uint32_t>(system.f_type)) != kKinds.end();
 }
 
-// What look_at_storage() has put there.
-aggregation::StorageTraits traits_in(const Outcome& outcome) {
-    return {outcome.payload[1], {outcome.payload[2], outcome.payload[3], outcome.payload[4]}};
-}
-
-// By how many bytes a plan may move in the file, or by a multiple of them. Blocks of network file
-// systems have one writer each, so that a plan moves by whole blocks there.
-std::uint64_t step_of(const aggregation::StorageTraits& traits) {
-    return traits.direct.alignment != 1 ? traits.block : 1;
-}
-
-// Changes that this process has made beside aggregated calls.
-std::atomic<std::uint64_t>& changes() {
-    static std::atomic<std::uint64_t> all{0};
-    return all;
-}
-// Whether one has begun of which this library does not see the end.
-std::atomic<bool>& changes_later() {
-    static std::atomic<bool> any{false};
-    return any;
-}
-
-// Open MPI makes files for the memory that ranks of a node share, of 4 MB and more. Where it may
-// not, it fails on one rank, and the others wait for ever.
-constexpr const char* kFilesLimited = "the size of files is limited (RLIMIT_FSIZE) to less than 16 MiB";
-bool files_are_limited() {
-#ifdef OPEN_MPI
-    constexpr rlim_t kEnough = rlim_t{16} << 20;
-    rlimit limit{};
-    return ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < kEnough;
-#else
-    return false;
-#endif
-}
-
-// Memory of a GPU, which this library must not touch. Asks CUDA's driver, if the program has loaded
-// it.
-bool on_device(const void* buffer) {
-    using Ask = int (*)(void*, int, unsigned long long);
-    static const Ask ask = reinterpret_cast<Ask>(::dlsym(RTLD_DEFAULT, "cuPointerGetAttribute"));
-    if (ask == nullptr || buffer == nullptr) return false;
-    constexpr int kMemoryType = 2;  // CU_POINTER_ATTRIBUTE_MEMORY_TYPE
-    constexpr unsigned kDevice = 2;
-    unsigned type = 0;
-    return ask(&type, kMemoryType, reinterpret_cast<std::uintptr_t>(buffer)) == 0 && type == kDevice;
-}
-
 bool reports() {
     static const bool given = [] {
         const char* const text = std::getenv("TWINRUN_MPIIO_REPORT");
@@ -128,6 +64,18 @@ bool reports() {
 File::File() = default;
 
 // ---- opening ----
+
+// Open MPI makes files for the memory that ranks of a node share, of 4 MB and more. Where it may
+// not, it fails on one rank, and the others wait for ever.
+bool File::files_are_limited() {
+#ifdef OPEN_MPI
+    constexpr rlim_t kEnough = rlim_t{16} << 20;
+    rlimit limit{};
+    return ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < kEnough;
+#else
+    return false;
+#endif
+}
 
 void File::say(const std::string& why) const {
     static std::mutex mutex;
@@ -211,7 +159,7 @@ std::shared_ptr<File> File::opened(MPI_File handle, MPI_Comm comm, const char* n
     f.amode_ = amode;
     PMPI_Comm_rank(comm, &f.rank_);
     PMPI_Comm_size(comm, &f.ranks_);
-    f.changes_seen_ = changes().load();
+    f.changes_seen_ = changes_noted();
     int problem = kNoProblem;
     std::string why;
     std::uint64_t about[2] = {0, 0};  // the file, the hints
@@ -316,8 +264,6 @@ bool File::allows(Mode mode) const {
     return (amode_ & (MPI_MODE_RDWR | (mode == Mode::write ? MPI_MODE_WRONLY : MPI_MODE_RDONLY))) != 0;
 }
 
-// ---- a collective call ----
-
 Result<> File::start() {
     if (aggregate_ != nullptr) return success();
     if (member_->aggregate == nullptr) {
@@ -329,439 +275,6 @@ Result<> File::start() {
     }
     aggregate_ = member_->aggregate;
     return success();
-}
-
-// The place of this rank's bytes in the view, in etypes.
-Result<MPI_Offset> File::place(const Call& call, std::uint64_t bytes) {
-    if (call.where == Where::at_offset) return MPI_Offset{call.offset};
-    MPI_Offset at = 0;
-    if (call.where == Where::own_pointer) {
-        TWR_MPI("MPI_File_get_position", PMPI_File_get_position(handle_, &at));
-        return MPI_Offset{at};
-    }
-    // Ranks follow each other from the shared pointer on.
-    std::int64_t begin = -1;
-    if (rank_ == 0 && PMPI_File_get_position_shared(handle_, &at) == MPI_SUCCESS) begin = at;
-    auto own = static_cast<std::int64_t>(bytes / view_.etype_bytes);
-    std::int64_t before = 0;
-    std::int64_t total = own;
-    TWR_MPI("MPI_Bcast", PMPI_Bcast(&begin, 1, MPI_INT64_T, 0, comm_));
-    TWR_MPI("MPI_Exscan", PMPI_Exscan(&own, &before, 1, MPI_INT64_T, MPI_SUM, comm_));
-    TWR_MPI("MPI_Allreduce", PMPI_Allreduce(MPI_IN_PLACE, &total, 1, MPI_INT64_T, MPI_SUM, comm_));
-    if (rank_ == 0) before = 0;
-    if (begin < 0)
-        return Error{ErrorCode::unsupported, "MPI does not report where the shared file pointer is"};
-    shared_begin_ = begin;
-    shared_total_ = static_cast<std::uint64_t>(total);
-    return static_cast<MPI_Offset>(begin + before);
-}
-
-Result<File::Layout> File::lay_out(const Call& call, MPI_Offset offset, Reason& reason) const {
-    Layout layout;
-    reason = kDatatype;
-    TWR_TRY(const aggregation::TypeStream type, aggregation::stream_of(call.type));
-    TWR_TRY(layout.memory, aggregation::stream_of_items(type, static_cast<std::uint64_t>(call.count)));
-    layout.bytes = layout.memory.bytes();
-    reason = kNone;
-    if (layout.bytes == 0) return layout;
-    if (on_device(call.buffer)) {
-        reason = kDevice;
-        return layout;
-    }
-    reason = kView;
-    const auto begin = checked_multiply(static_cast<std::uint64_t>(offset), view_.etype_bytes);
-    const auto end = begin ? checked_add(*begin, layout.bytes) : std::nullopt;
-    if (!end) return Error{ErrorCode::invalid_argument, "the offset is too large"};
-    TWR_TRY(layout.file,
-            slice_of_tiles(view_.filetype.stream, view_.filetype.extent, view_.displacement, *begin, *end));
-    TWR_CHECK(match(layout.file, layout.memory, 0, layout.parts));
-    layout.begin = layout.parts.front().where.begin();
-    layout.end = layout.parts.back().where.end();
-    reason = layout.end > LastTransfer::kFarthest ? kFar : kNone;
-    return layout;
-}
-
-Result<> File::declare(const Layout& layout, Mode mode, std::uint64_t zero) {
-    LastTransfer& last = member_->last;
-    auto sets = caught([&] { return last.renew(layout.parts, zero); });
-    if (files_are_limited()) sets = Error{ErrorCode::unsupported, kFilesLimited};
-    ++plans_;
-    const bool reads = mode == Mode::read;
-    TWR_CHECK(aggregate_->plan->declare(std::move(sets), 1, reads));
-    last.declared(reads);
-    return success();
-}
-
-Answer File::transfer(const Call& call) {
-    const Answer answer = aggregate(call);
-    ++(answer.fate == Fate::plain ? plain_calls_ : aggregated_calls_);
-    return answer;
-}
-
-// By what is equal on all ranks: whether a call may be aggregated.
-bool File::eligible(Mode mode) const {
-    if (!allows(mode)) return false;
-    if (!native_) {
-        say("the view's data representation is not native");
-        return false;
-    }
-    int atomic = 0;
-    if (PMPI_File_get_atomicity(handle_, &atomic) != MPI_SUCCESS || atomic != 0) {
-        say("the file is in atomic mode");
-        return false;
-    }
-    return true;
-}
-
-// [collective] The answer if there is no aggregate for the call.
-std::optional<Answer> File::unready() {
-    if (!usable_) return plain();
-    if (auto started = start(); !started) {
-        settle(started.error().message);
-        return plain();
-    }
-    if (aggregate_->team->broken()) return failed(aggregate_->team->why_broken());
-    return std::nullopt;
-}
-
-// The bytes that this rank moves. Errors: arguments that MPI forbids.
-Result<std::uint64_t> File::bytes_of(const Call& call) const {
-    const auto refuse = [](const char* what) { return Error{ErrorCode::invalid_argument, what}; };
-    if (call.count < 0) return refuse("count is negative");
-    if (call.type == MPI_DATATYPE_NULL) return refuse("the datatype is MPI_DATATYPE_NULL");
-    if (call.where == Where::at_offset && call.offset < 0) return refuse("the offset is negative");
-    MPI_Count size = 0;
-    TWR_MPI("MPI_Type_size_x", MPI_Type_size_x(call.type, &size));
-    const auto all = checked_multiply(static_cast<std::uint64_t>(std::max<MPI_Count>(size, 0)),
-                                      static_cast<std::uint64_t>(call.count));
-    if (!all) return refuse("it has more than 2^64 bytes");
-    if (view_.usable && *all % view_.etype_bytes != 0)
-        return refuse("the data is not a whole number of the view's etypes");
-    return *all;
-}
-
-// [collective]
-File::OwnPart File::own_part(const Call& call) {
-    OwnPart own;
-    own.reason = view_.usable ? kNone : kView;
-    const auto bytes = caught([&] { return bytes_of(call); });
-    if (bytes) {
-        own.bytes = *bytes;
-    } else {
-        own.checked = bytes.error();
-    }
-    const auto offset = place(call, own.bytes);
-    if (offset) {
-        own.offset = *offset;
-    } else if (own.reason == kNone) {
-        own.reason = kView;
-    }
-    if (!own.checked || own.reason != kNone) return own;
-    auto laid = caught([&] { return lay_out(call, own.offset, own.reason); });
-    if (laid) {
-        own.layout = std::move(*laid);
-    } else if (own.reason == kNone || laid.error().code == ErrorCode::out_of_memory) {
-        own.reason = kNoMemory;
-    }
-    return own;
-}
-
-// What the ranks agree on.
-void File::put_figures(const OwnPart& own, std::span<double> figures) const {
-    figures[kReason] = own.reason;
-    const bool has_data = own.reason == kNone && !own.layout.parts.empty();
-    if (has_data) figures[kEnd] = static_cast<double>(own.layout.end);
-    member_->last.put(has_data ? std::span<const ArrayPart>(own.layout.parts) : std::span<const ArrayPart>(),
-                      figures.subspan(kOwnFigures));
-}
-
-// By one rank, for all: the file's size and its storage's traits, in outcome.payload.
-Result<> File::look_at_storage(Outcome& outcome) {
-    struct stat about {};
-    if (::fstat(number_, &about) != 0) return aggregation::file_error(name_, "stat", errno);
-    outcome.payload[0] = static_cast<std::uint64_t>(about.st_size);
-    if (!traits_) {
-        auto traits = caught([&] {
-            return aggregation::storage_traits("/proc/self/fd/" + std::to_string(number_),
-                                               hints_.settings.block_bytes);
-        });
-        if (!traits) return traits.error();
-        traits_ = *traits;
-    }
-    outcome.payload[1] = traits_->block;
-    outcome.payload[2] = traits_->direct.least_bytes;
-    outcome.payload[3] = traits_->direct.alignment;
-    // Less than this of each rank is one write of one rank, and a step less (write_for_all).
-    constexpr std::uint64_t kTogether = std::uint64_t{32} << 10;
-    const bool one_node = aggregate_->team->nodes() == 1;
-    outcome.payload[4] = std::max(traits_->direct.least_alone, one_node ? kTogether : 0);
-    return success();
-}
-
-const char* File::text_of(Reason reason) {
-    switch (reason) {
-        case kDevice: return "a buffer is memory of a GPU";
-        case kDatatype: return "a datatype was made in a way that is not supported, or has too many pieces";
-        case kView: return "the file view is not supported, or has too many pieces";
-        case kFar: return "the data lies behind 2^50 bytes";
-        default: return "memory is lacking";
-    }
-}
-
-// [collective] The file ends before the last byte of a read: what lies behind its end is not read.
-Result<> File::cut_at_end(Layout& layout, std::uint64_t file_bytes) {
-    Team::Vote cut;
-    cut.mine = caught([&]() -> Result<> {
-        const std::uint64_t left = bytes_before(layout.file, static_cast<std::int64_t>(file_bytes));
-        if (left == layout.bytes) return success();
-        layout.bytes = left;
-        layout.parts.clear();
-        TWR_TRY(const Stream file, slice(layout.file, 0, left));
-        TWR_TRY(const Stream memory, slice(layout.memory, 0, left));
-        return match(file, memory, 0, layout.parts);
-    });
-    TWR_CHECK(aggregate_->team->agree(cut));
-    return success();
-}
-
-Answer File::aggregate(const Call& call) {
-    if (!usable_ || !eligible(call.mode)) return plain();
-    if (ranks_ == 1) {
-        if (auto done = move_stretch(call)) return std::move(*done);
-    }
-    OwnPart own;
-    std::optional<Answer> alone;
-    if (ranks_ == 1) {
-        own = own_part(call);
-        alone = move_alone(call, own);
-    }
-    if (!alone) {
-        if (auto answer = unready()) return std::move(*answer);
-        if (ranks_ != 1) own = own_part(call);
-    }
-    // Pointers move by what was asked for, also where the file ends before that (MPI 4.1, section
-    // 14.4.1).
-    const std::uint64_t asked = own.bytes;
-    Answer answer = alone ? std::move(*alone) : move(call, std::move(own));
-    if (answer.fate != Fate::moved) return answer;
-    if (auto passed = pass_pointer(call, asked); !passed) return failed(passed.error());
-    return answer;
-}
-
-namespace {
-
-// The parts of a call, where they are one stretch of the file and of memory.
-std::optional<aggregation::Piece> stretch_of(const std::vector<ArrayPart>& parts, void* buffer) {
-    if (parts.size() != 1) return std::nullopt;
-    const ArrayPart& part = parts.front();
-    const bool dense =
-        part.where.count == 1 ||
-        (part.where.dense() && part.memory_stride == static_cast<std::int64_t>(part.where.width));
-    if (!dense) return std::nullopt;
-    return aggregation::Piece{part.where.begin(), static_cast<std::byte*>(buffer) + part.memory_offset,
-                              part.where.bytes()};
-}
-
-}  // namespace
-
-// Of a file that only this rank has opened: a call of the system, and nobody to agree with.
-Answer File::move_piece(Mode mode, const aggregation::Piece& piece) const {
-    std::uint64_t bytes = piece.count;
-    const auto moved = caught([&]() -> Result<> {
-        aggregation::Descriptor file;
-        TWR_CHECK(file.adopt({number_, name_, 0}, mode));
-        if (mode == Mode::write) return file.transfer(std::span(&piece, 1));
-        TWR_TRY(bytes, file.read_to_end(piece));
-        return success();
-    });
-    return moved ? Answer{Fate::moved, bytes, {}} : failed(moved.error());
-}
-
-// Where view and datatype have no holes, without a list of pieces. nullopt: it is not that, or it
-// has an error, which the longer way finds.
-std::optional<Answer> File::move_stretch(const Call& call) {
-    if (!view_.whole || call.where == Where::shared_pointer || call.count <= 0 || on_device(call.buffer))
-        return std::nullopt;
-    const auto item = aggregation::dense_item(call.type);
-    if (!item) return std::nullopt;
-    const auto bytes = checked_multiply(*item, static_cast<std::uint64_t>(call.count));
-    if (!bytes || *bytes % view_.etype_bytes != 0) return std::nullopt;
-    const auto offset = place(call, *bytes);
-    if (!offset || *offset < 0) return std::nullopt;
-    const auto begin = checked_multiply(static_cast<std::uint64_t>(*offset), view_.etype_bytes);
-    const auto from =
-        begin ? checked_add(*begin, static_cast<std::uint64_t>(view_.displacement)) : std::nullopt;
-    const auto end = from ? checked_add(*from, *bytes) : std::nullopt;
-    if (!end || *end > LastTransfer::kFarthest) return std::nullopt;
-    Answer answer = move_piece(call.mode, {*from, static_cast<std::byte*>(call.buffer), *bytes});
-    if (answer.fate != Fate::moved) return answer;
-    if (auto passed = pass_pointer(call, *bytes); !passed) return failed(passed.error());
-    return answer;
-}
-
-std::optional<Answer> File::move_alone(const Call& call, const OwnPart& own) const {
-    if (!own.checked || own.reason != kNone) return std::nullopt;
-    if (own.layout.parts.empty()) return Answer{Fate::moved, 0, {}};
-    const auto piece = stretch_of(own.layout.parts, call.buffer);
-    if (!piece) return std::nullopt;
-    return move_piece(call.mode, *piece);
-}
-
-// Reads this rank's bytes before the ranks agree, where they are one stretch and an aggregator
-// would not read them at less cost. Returns how many there are. If all ranks have done so, the
-// agreement is the end of the call. Otherwise all go the longer way, which reads them again.
-//
-// No rank waits for the others here. A rank that has changed a file by MPI-IO itself since the last
-// agreement may have done so after others had read. It votes against, and all read again.
-std::optional<std::uint64_t> File::read_ahead(const Call& call, const OwnPart& own) {
-    if (call.mode != Mode::read || !own.checked || own.reason != kNone) return std::nullopt;
-    if (own.layout.parts.empty()) return 0;
-    if (ahead_pause_ != 0) return std::nullopt;
-    const auto piece = stretch_of(own.layout.parts, call.buffer);
-    if (!piece) return std::nullopt;
-    if (!least_ahead_) {
-        // The block is not asked for, which spares each rank a question to Lustre.
-        constexpr std::uint64_t kAnyBlock = 4096;
-        const auto traits = caught([&] {
-            return aggregation::storage_traits("/proc/self/fd/" + std::to_string(number_), kAnyBlock);
-        });
-        least_ahead_ = traits ? traits->direct.least_alone : UINT64_MAX;
-    }
-    if (piece->count < *least_ahead_) return std::nullopt;
-    // An error is met again on the longer way, which reports it to all ranks.
-    const auto bytes = caught([&]() -> Result<std::uint64_t> {
-        aggregation::Descriptor file;
-        TWR_CHECK(file.adopt({number_, name_, 0}, call.mode));
-        return file.read_to_end(*piece);
-    });
-    if (!bytes) return std::nullopt;
-    return *bytes;
-}
-
-// By rank 0 in the agreement: where all ranks repeat the last write, and have deposited their
-// bytes, it writes them, and the agreement is the end of the call. An error is one of all ranks.
-Result<> File::write_for_all(const Call& call, std::optional<aggregation::Move>& ahead,
-                             Outcome& outcome) const {
-    const auto& all = outcome.figures.largest;
-    const auto places = std::span<const double>(all).subspan(kOwnFigures);
-    if (call.mode != Mode::write || all[kReason] != 0 || all[kUnready] != kDeposited ||
-        !LastTransfer::has_data(places))
-        return success();
-    const aggregation::StorageTraits traits = traits_in(outcome);
-    if (!(traits == aggregate_->plan->traits())) return success();
-    const auto base = member_->last.base_after(places, false, step_of(traits));
-    if (!base) return success();
-    TWR_CHECK(ahead->store({number_, name_, *base}));
-    outcome.payload[kWritten] = 1;
-    return success();
-}
-
-// [collective]
-Answer File::move(const Call& call, OwnPart own) {
-    Team& team = *aggregate_->team;
-    Layout& layout = own.layout;
-    Team::Vote vote;
-    vote.patient = !hints_.limited;
-    vote.same = static_cast<std::uint64_t>(call.mode) * 8 + static_cast<std::uint64_t>(call.where) + 1;
-    vote.differs = "collective calls of one file differ from those of rank 0";
-    // First of all: what another thread changes from here on counts as before the next call.
-    const std::uint64_t changes_now = changes().load();
-    const auto have_read = read_ahead(call, own);
-    const bool undisturbed = changes_now == changes_seen_ && !changes_later();
-    changes_seen_ = changes_now;
-    if (ahead_pause_ != 0) --ahead_pause_;
-    vote.mine = std::move(own.checked);
-    put_figures(own, vote.figures.largest);
-    vote.figures.largest[kNotAhead] = have_read && undisturbed ? 0 : 1;
-    vote.figures.sums[kHaveRead] = have_read.value_or(0) != 0 ? 1 : 0;
-    // Where this rank repeats the last call, it is ready before the ranks agree. Where all are, one
-    // agreement is enough.
-    std::optional<aggregation::Move> ahead;
-    const auto own_places = std::span<const double>(vote.figures.largest).subspan(kOwnFigures);
-    const bool repeats = member_->last.has_plan() && !LastTransfer::changed(own_places);
-    if (vote.mine && own.reason == kNone && repeats && !have_read) {
-        ahead.emplace(*aggregate_, call.mode, call.buffer);
-        if (!ahead->prepare()) ahead.reset();
-    }
-    vote.figures.largest[kUnready] = !ahead ? kNotPrepared : ahead->deposit() ? kDeposited : kPrepared;
-    vote.on_root = [&](Outcome& outcome) -> Result<> {
-        TWR_CHECK(look_at_storage(outcome));
-        return write_for_all(call, ahead, outcome);
-    };
-    auto agreed = team.agree(vote);
-    if (!agreed) return failed(agreed.error());
-
-    // From here on all ranks decide alike.
-    const auto& all = agreed->figures.largest;
-    if (agreed->payload[kWritten] != 0) {
-        const auto traits = traits_in(*agreed);
-        member_->last.follow(std::span<const double>(all).subspan(kOwnFigures), false, step_of(traits));
-        return Answer{Fate::moved, layout.bytes, {}};
-    }
-    if (all[kReason] == 0 && all[kNotAhead] == 0) {
-        ahead_pauses_ = 0;
-        return Answer{Fate::moved, *have_read, {}};
-    }
-    // Some have read in vain: calls with this pattern may follow.
-    if (agreed->figures.sums[kHaveRead] != 0) {
-        constexpr unsigned kLongestPause = 64;
-        ahead_pauses_ = std::clamp(ahead_pauses_ * 2, 1U, kLongestPause);
-        ahead_pause_ = ahead_pauses_;
-    }
-    if (const auto reason = static_cast<Reason>(all[kReason]); reason != kNone) {
-        say(text_of(reason));
-        return plain();
-    }
-    const auto places = std::span<const double>(all).subspan(kOwnFigures);
-    if (!LastTransfer::has_data(places)) return Answer{Fate::moved, 0, {}};
-    const std::uint64_t file_bytes = agreed->payload[0];
-    const aggregation::StorageTraits traits = traits_in(*agreed);
-    if (!(traits == aggregate_->plan->traits())) {
-        member_->last.forget();
-        if (auto adapted = aggregate_->plan->adapt(traits); !adapted) return failed(adapted.error());
-    }
-    const bool cut = call.mode == Mode::read && static_cast<std::uint64_t>(all[kEnd]) > file_bytes;
-    if (cut) {
-        if (auto done = cut_at_end(layout, file_bytes); !done) return failed(done.error());
-    }
-    const bool serves = !cut && member_->last.follow(places, call.mode == Mode::read, step_of(traits));
-    if (!serves || all[kUnready] > kPrepared) ahead.reset();
-    if (!serves) {
-        auto declared = declare(layout, call.mode, LastTransfer::zero(places, traits.block));
-        if (team.broken()) return failed(team.why_broken());
-        if (!declared) {
-            // Most often bytes that two ranks write, which MPI allows.
-            say("a call cannot be planned (" + declared.error().message + ")");
-            return plain();
-        }
-    }
-    const aggregation::OpenFile file{number_, name_, member_->last.base()};
-    auto moved = ahead ? ahead->run(file) : aggregation::move(*aggregate_, call.mode, file, call.buffer);
-    if (!moved) return failed(moved.error());
-    return Answer{Fate::moved, layout.bytes, {}};
-}
-
-void File::abandon(const Error& error) noexcept {
-    if (aggregate_ != nullptr) aggregate_->team->abandon(error);
-}
-
-Result<> File::pass_pointer(const Call& call, std::uint64_t bytes) {
-    if (call.where == Where::own_pointer) {
-        MPI_Offset at = 0;
-        TWR_MPI("MPI_File_get_position", PMPI_File_get_position(handle_, &at));
-        at += static_cast<MPI_Offset>(bytes / view_.etype_bytes);
-        TWR_MPI("MPI_File_seek", PMPI_File_seek(handle_, at, MPI_SEEK_SET));
-    } else if (call.where == Where::shared_pointer) {
-        TWR_MPI("MPI_File_seek_shared",
-                PMPI_File_seek_shared(handle_, shared_begin_ + static_cast<MPI_Offset>(shared_total_),
-                                      MPI_SEEK_SET));
-    }
-    return success();
-}
-
-void note_change(Change change) noexcept {
-    if (change == Change::ends_later) changes_later().store(true);
-    changes().fetch_add(1, std::memory_order_relaxed);
 }
 
 // ---- the files that are open ----

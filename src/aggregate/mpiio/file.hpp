@@ -115,6 +115,9 @@ class File {
     void settle(const std::string& why);  // from now on every call of this file is plain
     void say(const std::string& why) const;
     [[nodiscard]] bool allows(Mode mode) const;
+    static constexpr const char* kFilesLimited =
+        "the size of files is limited (RLIMIT_FSIZE) to less than 16 MiB";
+    static bool files_are_limited();
     Result<> start();  // [collective] makes the aggregate
     Result<MPI_Offset> place(const Call& call, std::uint64_t bytes);
     Result<Layout> lay_out(const Call& call, MPI_Offset offset, Reason& reason) const;
@@ -183,6 +186,7 @@ enum class Change : std::uint8_t {
     ends_later,  // nobody tells this library when
 };
 void note_change(Change change) noexcept;
+[[nodiscard]] std::uint64_t changes_noted() noexcept;  // so far
 
 // The files that are open. Any thread may call these.
 void remember(MPI_File handle, std::shared_ptr<File> file);

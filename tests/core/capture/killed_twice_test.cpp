@@ -20,7 +20,6 @@ namespace twinrun {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::Fault;
 using testing::FaultyFileSystem;
 using testing::QuickFolder;
 using testing::unsynced_file_system;
@@ -60,11 +59,7 @@ class KilledTwice : public ::testing::TestWithParam<Case> {
         SessionSettings settings = quiet();
         one.set(settings);
         FaultyFileSystem system(unsynced_file_system());
-        Fault fault;
-        fault.at = at;
-        fault.written_first = 100;
-        fault.dead_after = true;
-        system.inject(fault);
+        system.inject(testing::killed_at(at));
         const auto done = go_on(system, std::move(settings), one.step);
         // What a step has no further use for is removed without a word.
         if (at == 0) {

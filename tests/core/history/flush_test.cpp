@@ -19,7 +19,6 @@ namespace twinrun {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::Fault;
 using testing::FaultyFileSystem;
 using testing::QuickFolder;
 using testing::unsynced_file_system;
@@ -51,11 +50,7 @@ class FlushTest : public ::testing::Test {
     // Flushes, and is killed at the operation `at` (0: never). Returns how many operations there were.
     std::size_t flush(std::size_t at) const {
         FaultyFileSystem system(unsynced_file_system());
-        Fault fault;
-        fault.at = at;
-        fault.written_first = 100;
-        fault.dead_after = true;
-        system.inject(fault);
+        system.inject(testing::killed_at(at));
         const auto done = flush_folder(system, local_path(local_, 0), run_,
                                        [&](std::int64_t, const Error& e) { EXPECT_NE(at, 0U) << e.message; });
         if (at == 0) {

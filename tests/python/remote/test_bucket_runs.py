@@ -467,7 +467,7 @@ def test_histories_of_several_ranks(bucket: Bucket, tmp_path: Path, record: str 
             for step in range(2):
                 run.capture(step, {"x": state(step) + rank + 2e-6 * (step == rank == 1)})
     result = twinrun.compare(tmp_path / "plain", url, options=twinrun.CompareOptions(method="direct"))
-    different = [(f.step, f.rank, f.differing) for f in result.fields if f.differing]
+    different = [(f.step, f.rank, f.different) for f in result.fields if not f.same]
     assert different == [(1, 1, SIZE)]
 
 
