@@ -37,9 +37,7 @@ static_assert(sizeof(std::atomic<std::uint32_t>) == sizeof(std::uint32_t));
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
 void set_text(char (&to)[kMessage], std::string_view text) {
-    const std::size_t length = std::min(text.size(), kMessage - 1);
-    std::memcpy(to, text.data(), length);
-    to[length] = '\0';
+    to[text.copy(to, kMessage - 1)] = '\0';  // memcpy may not take the null pointer of an empty text
 }
 
 // How long a polling rank sleeps: doubles from the first value to the second.
