@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 __all__ = [
     "aligned",
@@ -106,6 +106,12 @@ def byte_size(n: float) -> str:
 
 def counted(n: int, what: str) -> str:
     return f"{n} {what}" if n == 1 else f"{n} {what}s"
+
+
+def counted_steps(steps: Iterable[int | None]) -> str:
+    """How many steps these are. What has no step is none, unless nothing has one: that is one state."""
+    found = set(steps)
+    return counted(len(found - {None}) or len(found), "step")
 
 
 def aligned(rows: Sequence[Sequence[str]], left: int = 0) -> list[str]:

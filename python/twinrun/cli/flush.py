@@ -10,7 +10,7 @@ import click
 from .. import _core
 from ..errors import MissingFile, TwinrunError, one_line
 from ..urls import is_url
-from ..words import byte_size
+from ..words import byte_size, counted
 from .common import PATH, console
 from .help import Verb
 
@@ -68,7 +68,7 @@ def _flush(path: str, to: str, history_id: str) -> bool:
     before = f", {here} were there already" if here else ""
     console().print(
         one_line(
-            f"rank {facts.local_part}: {flushed.steps} steps, {byte_size(flushed.bytes)} -> {to}{before}"
+            f"rank {facts.local_part}: {counted(flushed.steps, 'step')}, {byte_size(flushed.bytes)} -> {to}{before}"
         ),
         soft_wrap=True,
     )
@@ -87,7 +87,7 @@ def _upload(local: str, url: str) -> int:
     if not is_history(local):
         raise MissingFile("no history", where=local, fix="name the folder that has manifest.jsonl")
     steps = upload_history(local, url)
-    console().print(one_line(f"{len(steps)} steps -> {without_secrets(url)}"), soft_wrap=True)
+    console().print(one_line(f"{counted(len(steps), 'step')} -> {without_secrets(url)}"), soft_wrap=True)
     return 0
 
 

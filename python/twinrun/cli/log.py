@@ -11,7 +11,7 @@ import click
 
 from .. import _core
 from ..errors import one_line
-from ..words import byte_size
+from ..words import byte_size, counted
 from .common import PATH, console
 from .help import Verb
 
@@ -93,7 +93,9 @@ def _listing(run: str, history: _core.History) -> Iterator[Line | Grid]:
         yield Line(one_line(f"note: {others}"))
     data, kept, metadata = (sum(column) for column in zip((0, 0, 0), *map(_sizes, steps), strict=True))
     said = f" kept in {byte_size(kept)}" if history.record is not None else ""
-    text = f"{len(steps)} steps, {byte_size(data)} of data{said}, {byte_size(metadata)} of metadata"
+    text = (
+        f"{counted(len(steps), 'step')}, {byte_size(data)} of data{said}, {byte_size(metadata)} of metadata"
+    )
     yield Line(text, wraps=True)
 
 

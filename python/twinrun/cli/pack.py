@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import one_line
-from ..words import byte_size
+from ..words import byte_size, counted
 from .choices import METHODS
 from .common import PATH, SIZE, THREADS, console
 from .help import Verb
@@ -108,7 +108,7 @@ def pack(
             f", {facts.ratio(without_first=True):.4g} without the first step" if len(facts.steps) > 1 else ""
         )
         out.print(
-            f"{len(facts.steps)} steps: {byte_size(facts.full_bytes)} -> {byte_size(facts.bytes)}, "
+            f"{counted(len(facts.steps), 'step')}: {byte_size(facts.full_bytes)} -> {byte_size(facts.bytes)}, "
             f"ratio {facts.ratio():.4g}{rest}"
         )
     return 0

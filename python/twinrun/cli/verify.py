@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from ..errors import one_line
+from ..words import counted
 from .common import PATH, SIZE, THREADS, console
 from .help import Verb
 
@@ -40,6 +41,8 @@ def verify(paths: tuple[str, ...], threads: int, memory: int) -> int:
             out.print(f"note: … and {len(found.notes) - MOST} more", style="dim")
         damaged += len(problems)
     out.print(
-        f"intact: {checked} files" if damaged == 0 else f"damaged: {damaged} problems in {checked} files"
+        f"intact: {counted(checked, 'file')}"
+        if damaged == 0
+        else f"damaged: {counted(damaged, 'problem')} in {counted(checked, 'file')}"
     )
     return 0 if damaged == 0 else 1

@@ -11,7 +11,7 @@ from .. import _core
 from ..errors import TwinrunError, one_line
 from ..runs.provenance import Difference, Provenance, difference
 from ..views import views
-from ..words import byte_size, counted
+from ..words import byte_size, counted, counted_steps
 from .again import Again
 from .attributes import AttributeDifference
 from .field import FieldComparison, FieldGroup
@@ -266,8 +266,8 @@ class Comparison:
         return data_frame(self)
 
     def __repr__(self) -> str:
-        fields, steps = len({f.field for f in self.fields}), len({f.step for f in self.fields})
-        what = f"{counted(fields, 'field')}, {counted(steps, 'step')}, {byte_size(self.bytes_compared)} a run"
+        fields, steps = len({f.field for f in self.fields}), counted_steps(f.step for f in self.fields)
+        what = f"{counted(fields, 'field')}, {steps}, {byte_size(self.bytes_compared)} a run"
         lines = (
             f"<Comparison of {self.a} and {self.b}",
             f"  {what}, in {self.seconds:.3g} s",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from .. import _core
 from ..errors import one_line
-from ..words import byte_size, counted, number
+from ..words import byte_size, counted, counted_steps, number
 
 if TYPE_CHECKING:
     from .field import FieldComparison
@@ -116,14 +116,13 @@ def verdict_line(c: Comparison) -> str:
     if c.attributes:
         return one_line(f"different: all elements agree, attributes do not: {_attributes(c)}")
     elements = sum(f.elements for f in c.fields)
-    steps = len({f.step for f in c.fields})
     tolerances = {tolerance_text(f) for f in c.fields if f.atol or f.rtol or f.ulps}
     within = (
         f" within {tolerances.pop()}" if len(tolerances) == 1 else " within tolerance" if tolerances else ""
     )
     compared = sum(min(f.elements_read, f.elements) for f in c.fields)
     return (
-        f"same: {counted(len({f.field for f in c.fields}), 'field')}, {counted(steps, 'step')}, {counted(elements, 'element')} "
+        f"same: {counted(len({f.field for f in c.fields}), 'field')}, {counted_steps(f.step for f in c.fields)}, {counted(elements, 'element')} "
         f"({byte_size(c.bytes_compared)} a run) agree{within}"
         + _core.proof_text(compared, elements)
         + (f"; {counted(c.attributes_compared, 'attribute')} too" if c.attributes_compared else "")

@@ -359,7 +359,9 @@ def _check(
     for name, value in (("atol", atol), ("rtol", rtol)):
         if value is not None and not 0 <= tolerance_number(name, value) < math.inf:
             raise TwinrunError(f"{name} must be a finite number that is not negative, not {value!r}")
-    if ulp is not None and not 0 <= ulp < (1 << 64) - 1:
+    if ulp is not None and (
+        isinstance(ulp, bool) or not hasattr(ulp, "__index__") or not 0 <= ulp < (1 << 64) - 1
+    ):
         raise TwinrunError(f"ulp must be a number of representable values, not {ulp!r}")
 
 

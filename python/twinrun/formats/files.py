@@ -31,7 +31,11 @@ __all__ = [
 ]
 
 MEND = "write it again, or restore it from a copy"  # what to do with a damaged file
-_OWN = ".twinrun"  # prefix of the names of twinrun's temporary files
+_OWN = ".twinrun-"  # prefix of the names of files that are twinrun's own business
+# Exactly: marks of histories and other folders, and files that were not finished. Files of other
+# programs may begin like this, and are data.
+_OWN_FILE = re.compile(r"\.twinrun-([0-9a-f]{16}(\.tmp)?|[0-9a-f]{32}|demo|perturb\.json|golden-of)")
+_OWN_FOLDER = re.compile(r"\.twinrun-((golden-)?[a-z0-9_]{8}|[0-9a-f]{16}|[0-9a-f]{32})")
 
 
 class reading:
@@ -168,11 +172,15 @@ def may_be_own(name: str) -> bool:
 
 
 def is_own(path: str) -> bool:
-    """Whether twinrun wrote a file into a folder of data: temporary files and metadata.
-
-    Such a file is not data.
+    """Whether twinrun wrote a file, or made a folder, in a folder of data: what it had not finished, its
+    marks, and metadata. That is not data.
     """
-    return os.path.basename(path).startswith(_OWN) or (path.endswith(METADATA_SUFFIX) and is_metadata(path))
+    name = os.path.basename(path)
+    if name.startswith(_OWN):
+        own = _OWN_FOLDER if os.path.isdir(path) and not os.path.islink(path) else _OWN_FILE
+        if own.fullmatch(name):
+            return True
+    return name.endswith(METADATA_SUFFIX) and is_metadata(path)
 
 
 def files_below(folder: str) -> list[tuple[str, str]]:

@@ -14,7 +14,7 @@ from .._core import __version__
 from ..errors import one_line
 from ..golden import GoldenCheck, GoldenField, GoldenProblem
 from ..golden.words import element_text, span_text, tolerance_text
-from ..words import byte_size, number
+from ..words import byte_size, counted, counted_steps, number
 from .document import _plain, attribute_document
 
 __all__ = ["field_text", "golden_document", "golden_line", "print_golden", "without_rank"]
@@ -103,8 +103,7 @@ def golden_line(c: GoldenCheck) -> str:
     )
     names = len({f.field for f in c.fields})
     return (
-        f"same: {names} field{'s' if names != 1 else ''}, {len({f.step for f in c.fields})} step"
-        f"{'s' if len({f.step for f in c.fields}) != 1 else ''}, {elements} element{'s' if elements != 1 else ''} "
+        f"same: {counted(names, 'field')}, {counted_steps(f.step for f in c.fields)}, {counted(elements, 'element')} "
         f"({byte_size(data)}) agree{within} with {byte_size(c.golden_bytes)} of golden files"
     )
 

@@ -25,6 +25,7 @@ struct SubFile {
     std::uint64_t bytes = 0;
     std::uint64_t inode = 0;
     std::int64_t modified = 0;  // nanoseconds since 1970
+    // NOLINTNEXTLINE(modernize-use-nullptr): there is no pointer
     auto operator<=>(const SubFile&) const = default;
 };
 

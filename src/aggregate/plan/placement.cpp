@@ -299,6 +299,7 @@ void RankOrder::add(std::span<const Contribution> contributions) {
 }
 
 std::size_t RankOrder::start(std::span<const Contribution> contributions, std::size_t p) const {
+    if (partitions_ == 0) return 0;
     const std::uint64_t goal = first_ + (std::uint64_t{last_} - first_ + 1) * p / partitions_;
     const auto at = std::lower_bound(contributions.begin(), contributions.end(), goal,
                                      [](const Contribution& c, std::uint64_t r) { return c.rank < r; });

@@ -161,7 +161,7 @@ std::string without_named_values(std::string_view text) {
         std::size_t begin = sign + 1;
         while (begin < text.size() && is_blank(text[begin]))
             ++begin;
-        std::size_t end = text.size();
+        std::size_t end;
         if (begin < text.size() && is_quote(text[begin])) {
             end = quote_end(text, begin + 1, text[begin]);
             ++begin;

@@ -265,3 +265,20 @@ def test_a_comparison_by_a_file_does_not_wait_for_what_studies_need(tmp_path: pa
     # A study is read by msgspec, and says so in the same way.
     (tmp_path / "study.toml").write_text('command = "true"')
     assert re.search(r"\bmsgspec\b", process("ensemble", "plan", tmp_path / "study.toml", python=modules).err)
+
+
+@pytest.mark.parametrize("ulp", [-1, 1.5, True, "1", (1 << 64) - 1])
+def test_ulps_that_are_no_number_of_values_are_refused(ulp: object) -> None:
+    with pytest.raises(TwinrunError, match="ulp must be a number of representable values"):
+        twinrun.compare({"x": np.ones(3)}, {"x": np.ones(3)}, ulp=ulp)
+
+
+def test_files_without_a_step_count_as_none(tmp_path: pathlib.Path) -> None:
+    for run in ("a", "b"):
+        (tmp_path / run).mkdir()
+        for step in (1, 2):
+            np.save(tmp_path / run / f"x-{step}.npy", np.ones(3))
+        (tmp_path / run / "notes.txt").write_text("equal\n")
+    assert "2 fields, 2 steps," in str(twinrun.compare(tmp_path / "a", tmp_path / "b"))
+    same = twinrun.compare(tmp_path / "a/x-1.npy", tmp_path / "b/x-1.npy")
+    assert "1 field, 1 step," in str(same)
