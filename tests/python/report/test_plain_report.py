@@ -86,3 +86,14 @@ def test_nothing_is_cut_where_there_is_no_terminal(monkeypatch):
         monkeypatch.setenv(variable, "1")
         assert not check(agree)
         monkeypatch.delenv(variable)
+
+
+def test_texts_have_no_distance():
+    """They are compared by digests, whose differences mean nothing."""
+    result = twinrun.compare({"t": np.array(["a", "b"])}, {"t": np.array(["a", "c"])})
+    for details in (False, True):
+        out = io.StringIO()
+        print_comparison(Console(file=out, width=200), result, details)
+        (row,) = (line for line in out.getvalue().splitlines() if line.startswith("t@text "))
+        assert "e+" not in row and "." not in row, row
+        assert "first at t@text[1]: 'b' against 'c'" in out.getvalue()
