@@ -124,10 +124,10 @@ def object_text(value: object) -> str:
     """A value as text for messages: its repr(), with the class or the unit of time if repr() does not show
     it."""
     kind = type(value)
-    of_numpy = numpy_is_loaded() and isinstance(value, np.generic)
-    if of_numpy and (value.dtype.kind in "SU" or value.dtype.str[1:] in _AS_PYTHON):
-        return repr(value.item())  # they are equal to these
-    if isinstance(value, _BASES) and kind not in _BASES and not of_numpy:
+    if numpy_is_loaded() and isinstance(value, np.generic):
+        if value.dtype.kind in "SU" or value.dtype.str[1:] in _AS_PYTHON:
+            return repr(value.item())  # they are equal to these
+    elif isinstance(value, _BASES) and kind not in _BASES:
         return f"{value!r} of the class {kind.__qualname__}"
     unit = getattr(value, "unit", "ns") if repr_is_complete(kind) else "ns"
     return repr(value) if unit == "ns" else f"{value!r} in units of {unit}"
