@@ -195,7 +195,7 @@ def test_the_command(history: Path, tmp_path: Path) -> None:
         f"{data}: damaged: field 'x': 1 of its 1 MiB parts changed, the first is part 0: restore it"
         in done.out
     )
-    assert done.last == "damaged: 1 problems in 5 files"
+    assert done.last == "damaged: 1 problem in 5 files"
     flip(history / "manifest.jsonl", 77)
     check_error(command("verify", history), "manifest.jsonl: damaged: line 1")
     np.save(tmp_path / "x.npy", np.zeros(9))
