@@ -32,10 +32,9 @@ __all__ = [
 
 MEND = "write it again, or restore it from a copy"  # what to do with a damaged file
 _OWN = ".twinrun-"  # prefix of the names of files that are twinrun's own business
-# Exactly: marks of histories and other folders, and files that were not finished. Files of other
-# programs may begin like this, and are data.
-_OWN_FILE = re.compile(r"\.twinrun-([0-9a-f]{16}(\.tmp)?|[0-9a-f]{32}|demo|perturb\.json|golden-of)")
-_OWN_FOLDER = re.compile(r"\.twinrun-((golden-)?[a-z0-9_]{8}|[0-9a-f]{16}|[0-9a-f]{32})")
+# Exactly: marks of histories and other folders, and what was not finished. Others' files may begin
+# like this, and are data.
+_OWN_NAME = re.compile(r"\.twinrun-([0-9a-f]{16}(\.tmp)?|[0-9a-f]{32}|demo|perturb\.json|golden-of)")
 
 
 class reading:
@@ -176,11 +175,7 @@ def is_own(path: str) -> bool:
     marks, and metadata. That is not data.
     """
     name = os.path.basename(path)
-    if name.startswith(_OWN):
-        own = _OWN_FOLDER if os.path.isdir(path) and not os.path.islink(path) else _OWN_FILE
-        if own.fullmatch(name):
-            return True
-    return name.endswith(METADATA_SUFFIX) and is_metadata(path)
+    return _OWN_NAME.fullmatch(name) is not None or (name.endswith(METADATA_SUFFIX) and is_metadata(path))
 
 
 def files_below(folder: str) -> list[tuple[str, str]]:

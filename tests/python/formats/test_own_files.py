@@ -11,8 +11,9 @@ import twinrun
 OTHERS = [
     ".twinrun-data", ".twinrun", ".twinrunner.npy", ".twinrun/d.npy", ".twinrun-0123456789abcdef.npy",
     ".twinrun-" + "g" * 16, ".twinrun-" + "0" * 31, ".twinrun-demo.npy", ".twinrun-abcdefgh",
+    ".twinrun-whatever/d.npy",
 ]  # fmt: skip
-OWN = [".twinrun-" + "0" * 32, ".twinrun-0123456789abcdef.tmp", ".twinrun-abcdefgh/d.npy", ".twinrun-demo"]
+OWN = [".twinrun-" + "0" * 32, ".twinrun-0123456789abcdef.tmp", ".twinrun-demo"]
 
 
 def folder_with(folder: Path, name: str, value: float) -> Path:
