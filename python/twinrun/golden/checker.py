@@ -22,6 +22,7 @@ from ..comparison.work import parse_steps
 from ..errors import Incomparable, MissingFile, TwinrunError
 from ..remote import Copies
 from ..runs.fields import FieldRef, check_alike
+from ..runs.metadata import damaged_fields
 from ..runs.opening import open_subject, without_effect
 from ..runs.order import in_type
 from ..runs.subject import Opened, Place, Subject
@@ -559,29 +560,47 @@ def _steps(request: _Request, steps: str | None) -> tuple[list[_Step], list[Gold
     return [(step, places, of_run[step]) for step, places in by_step.items() if step in of_run], problems
 
 
+def _without_damage(request: _Request, found: _Found, of_run: Sequence[Place]) -> _Found:
+    """Data of a history that is not what was captured is damaged, not different.
+
+    of_run: places whose comparison this is.
+    """
+    names = {f.field for f in found.fields if not f}
+    if request.subject.kind != "history" or not names:
+        return found
+    for place in of_run:
+        with request.subject.open(place, whole=False) as opened:
+            kept = [ref for name, ref in opened.items() if name in names]
+            for name, error in damaged_fields(kept, request.reading["threads"]).items():
+                found.problems.append(GoldenProblem(*place, name, str(error)))
+                found.fields = [f for f in found.fields if f or (f.field, f.rank) != (name, place[1])]
+    return found
+
+
 def _check_all(
     request: _Request, steps: str | None, progress: Callable[[str, int, int], None] | None
 ) -> _Found:
     """Compares place by place; or step by step, where particles were saved by ID."""
-    work: list[tuple[Place, Callable[[], _Found]]] = []
+    work: list[tuple[Place, Callable[[], _Found], list[Place]]] = []
     if request.manifest.key is not None:
         groups, problems = _steps(request, steps)
-        work += [((group[0], 0), partial(_check_step, request, *group)) for group in groups]
+        work += [((group[0], 0), partial(_check_step, request, *group), group[2]) for group in groups]
     elif request.key is not None:
         groups, problems = _steps(request, steps)
-        work += [((g[0], 0), partial(_check_step_by_values, request, request.key, *g)) for g in groups]
+        work += [((g[0], 0), partial(_check_step_by_values, request, request.key, *g), g[2]) for g in groups]
     else:
         pairs, problems = _pairs(request, steps)
         for place, of_run in pairs:
             if of_run in request.subject.places:
-                work.append(((place.step, place.rank), partial(_check_place, request, place, of_run)))
+                compare_it = partial(_check_place, request, place, of_run)
+                work.append(((place.step, place.rank), compare_it, [of_run]))
             else:
                 text = f"not in {request.subject.label}"
                 problems.append(GoldenProblem(place.step, place.rank, None, text))
     found = _Found(problems=problems)
-    for done, ((step, rank), compare_it) in enumerate(work):
+    for done, ((step, rank), compare_it, of_run) in enumerate(work):
         try:
-            found.add(compare_it())
+            found.add(_without_damage(request, compare_it(), of_run))
         except TwinrunError as e:
             found.problems.append(GoldenProblem(step, rank, None, str(e)))
         if progress is not None:

@@ -20,6 +20,7 @@ from ..comparison.tolerances import Rule, Tolerances
 from ..errors import Incomparable, TwinrunError, Uncompared, Unsupported, in_words_of_the_caller
 from ..outputs import check_folder
 from ..runs.fields import MOST_UNIFORM, FieldRef
+from ..runs.metadata import damaged_fields
 from ..runs.opening import open_subject, without_effect
 from ..runs.order import read_by_row
 from ..runs.provenance import read_provenance
@@ -101,6 +102,14 @@ class _Request:
             if is_chosen(name, self.fields) and kept:
                 raise Uncompared.of(name, where, why, "leave it out, by --field or a rule")
 
+    def check_data(self, present: Opened, step: int | None) -> None:
+        """Raises DamagedFile where a history's data is not what was captured: no later check would pass."""
+        kept = [
+            ref for name, ref in present.items() if is_chosen(name, self.fields) and self.keeps(step, name)
+        ]
+        for problem in damaged_fields(kept, self.reading["threads"]).values():
+            raise problem
+
     def fields_of(self, present: Opened, step: int | None) -> tuple[list[FieldRef], list[str]]:
         """The fields to keep, and globs of those that `keep` leaves out and `leave_out` does not name."""
         kept, left_out = [], []
@@ -180,6 +189,7 @@ def _save_opened(
     """
     refs, left_out = request.fields_of(present, place[0])
     request.refuse(present.skipped, place[0])
+    request.check_data(present, place[0])
     named = request.fields is not None
     names = [r.name for r in refs]
     attributes = saved_attributes(present, names, named, request.ignored_attributes)
@@ -201,6 +211,8 @@ def _save_step(
     assert request.key is not None
     with contextlib.ExitStack() as stack:
         opened = [(rank, stack.enter_context(subject.open((step, rank)))) for rank in ranks]
+        for _, present in opened:
+            request.check_data(present, step)
         chosen = {ref.name for _, o in opened for ref in request.fields_of(o, step)[0]}
         rows = rows_by_id(opened, request.key, chosen.__contains__, subject.label, step)
         if rows.problems:

@@ -22,6 +22,7 @@ __all__ = [
     "check_current",
     "check_layout",
     "check_replaceable",
+    "damaged_fields",
     "metadata_path",
     "reopening",
     "status_code",
@@ -187,6 +188,29 @@ def check_content(metadata: _core.Metadata, fields: list[FieldRef], data: str | 
     return [
         f"{metadata.path}: its data {since} touched, copied or renamed since it was indexed, and the same content was found: {READ_TO_MAKE_SURE}"
     ]
+
+
+def damaged_fields(refs: Iterable[FieldRef], threads: int = 0) -> dict[str, TwinrunError]:
+    """What is wrong with the data of fields of a history, by name: it is not what the history has checksums of.
+
+    All of it is read. A comparison finds no damage in what a program wrote behind twinrun's back with the
+    old time: who takes the data itself for the run's asks here. Fields of other runs have no checksums.
+    """
+    found: dict[str, TwinrunError] = {}
+    for ref in refs:
+        metadata, source = ref.metadata, None
+        if metadata is not None and _of_history(metadata):
+            source = ref.source()
+        if metadata is None or source is None or not ref.items:
+            continue
+        try:
+            changed = _core.changed_parts(metadata, ref.metadata_field, source, threads)
+        except TwinrunError as e:
+            found[ref.name] = e
+            continue
+        if changed:
+            found[ref.name] = _stale(metadata, ref.extents[0].path if ref.extents else ref.where)
+    return found
 
 
 def check_current(
