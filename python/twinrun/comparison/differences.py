@@ -23,7 +23,7 @@ from ..runs.parts import give_places, parts_of_both
 from ..runs.values import in_common_type, particles_by_values
 from .again import Again, Gone
 from .attributes import under_one_name
-from .field import FieldComparison, distance, place_text
+from .field import MOST_TURNS, FieldComparison, distance, place_text
 from .ids import Matched, gather_rows, ids_of_share, match_ids
 from .matching import StepMatch, match_fields, match_steps
 from .settings import Decision
@@ -440,8 +440,8 @@ def abs_diff(a: np.ndarray, b: np.ndarray, scalars: np.ndarray, decision: Decisi
                 decision.period
             )
             length = np.array(decision.period)[component]
-            turned = np.abs(
-                d - length * np.rint(np.divide(d, length, where=length > 0, out=np.zeros_like(d)))
-            )
-            d = np.where(length > 0, turned, d)
+            turns = np.divide(d, length, where=length > 0, out=np.full_like(d, np.inf))
+            near = turns < MOST_TURNS
+            turned = np.abs(d - length * np.rint(np.where(near, turns, 0)))
+            d = np.where(near, turned, d)
     return np.where(np.isfinite(x) & np.isfinite(y), d, np.inf)

@@ -63,8 +63,11 @@ def compare_entry(
             return Compared(piece.at, x.name, part=part, period=period)
         result = put_together([part])
         texts = _texts_of(x, y, result)
-        note = "" if texts is None else _note_of_texts(request, result, texts)
-        return Compared(piece.at, x.name, result=replace(result, _texts=texts), note=note, period=period)
+        if texts is None:
+            return Compared(piece.at, x.name, result=result, period=period)
+        note = _note_of_texts(request, result, texts)
+        told = replace(result, first_a=texts[0], first_b=texts[1])
+        return Compared(piece.at, x.name, result=told, note=note, period=period)
     except TwinrunError as error:
         return Compared(piece.at, x.name, problem=request.kept(error, match), period=period)
 

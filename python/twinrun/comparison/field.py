@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .. import _core
+from ..formats.texts import SUFFIX
 from ..runs.fields import FieldRef
 from ..runs.subject import Place
 from .merge import Found
@@ -16,6 +17,7 @@ from .settings import Decision
 from .words import field_repr
 
 __all__ = [
+    "MOST_TURNS",
     "FieldComparison",
     "FieldGroup",
     "JoinedFields",
@@ -61,8 +63,8 @@ class FieldComparison:
     different : int
         Scalars with |a - b| > atol + rtol |a|.
     infinite : int
-        Scalars whose difference counts as infinite: a NaN against a number, or an infinity against anything
-        else.
+        Scalars whose difference counts as infinite: a NaN against a number, an infinity against anything
+        else, or two numbers whose distance no float64 holds (1e308 and -1e308).
     first_index : tuple of int or None
         Where the first difference is.
     first_a, first_b : float, int, str or None
@@ -203,9 +205,6 @@ class FieldComparison:
     global_shape: tuple[int, ...] | None = None
     global_offset: tuple[int, ...] | None = None
     first_ranks: tuple[int, int] | None = None
-    # The first two texts that differ, where the field holds digests of texts: for the verdict's
-    # line.
-    _texts: tuple[str, str] | None = dataclasses.field(default=None, repr=False, compare=False)
 
     @property
     def same(self) -> bool:
@@ -382,12 +381,24 @@ def distance(a: float | int, b: float | int) -> float:
     return float(abs(Fraction(a) - Fraction(b)))
 
 
+# Values on a circle that are farther apart, in turns, are compared as on a line: no float64 says which
+# turn they are in. The core rounds turns to whole numbers, and then has kMostTurns.
+MOST_TURNS = 2.0**52 - 0.5
+
+
 def _abs_diff(a: float | int | None, b: float | int | None, period: float = 0.0) -> float | int | None:
     if a is None or b is None:
         return None
     if isinstance(a, int) and isinstance(b, int):
         return abs(a - b)
-    return abs(math.remainder(a - b, period)) if period and distance(a, b) != math.inf else distance(a, b)
+    straight = distance(a, b)
+    # As the core has it: so many turns apart, numbers are compared as on a line.
+    if not period or not straight / period < MOST_TURNS:
+        return straight
+    from fractions import Fraction  # few comparisons need it
+
+    around = (Fraction(a) - Fraction(b)) % Fraction(period)
+    return float(min(around, Fraction(period) - around))
 
 
 def _stages(found: Found) -> dict[str, dict]:
@@ -468,6 +479,8 @@ def facts_of(
     )
     if a.kind is not None:
         return _without_distances(made)
+    if a.name.endswith(SUFFIX):  # digests of texts, whose numbers say nothing either
+        return dataclasses.replace(_without_distances(made), kind="text", first_a=None, first_b=None)
     made.first_abs_diff = _abs_diff(r.first_a, r.first_b, decision.period_of(first))
     return made
 

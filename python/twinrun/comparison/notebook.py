@@ -46,8 +46,8 @@ def comparison_html(c: Comparison) -> str:
             f.field,
             f"{f.different:,}",
             f"{f.elements:,}",
-            ("≤ " if f.max_abs_diff_is_bound else "") + number(f.max_abs_diff),
-            number(f.max_rel_diff) if f.different else "",
+            "" if f.kind is not None else ("≤ " if f.max_abs_diff_is_bound else "") + number(f.max_abs_diff),
+            number(f.max_rel_diff) if f.different and f.kind is None else "",
             tolerance_text(f),
         )
         for f in shown[:_ROWS]
@@ -79,11 +79,15 @@ def field_html(f: FieldComparison) -> str:
             ("first", f.place()),
             ("a", exact(f.first_a)),
             ("b", exact(f.first_b)),
-            ("|a − b|", number(f.first_abs_diff)),
         ]
-    bound = "at most " if f.max_abs_diff_is_bound else ""
-    rows += [("max |a − b|", bound + number(f.max_abs_diff)), ("RMS of what differs", number(f.rms_diff)),
-             ("type, shape", f"{f.dtype} {list(f.shape)}"), ("method", f"{f.method} on {f.device}")]  # fmt: skip
+    if f.kind is None:
+        bound = "at most " if f.max_abs_diff_is_bound else ""
+        rows += [] if f.same else [("|a − b|", number(f.first_abs_diff))]
+        rows += [
+            ("max |a − b|", bound + number(f.max_abs_diff)),
+            ("RMS of what differs", number(f.rms_diff)),
+        ]
+    rows += [("type, shape", f"{f.kind or f.dtype} {list(f.shape)}"), ("method", f"{f.method} on {f.device}")]
     at = f.place() if f.same else f.field
     return render(
         "comparison/notebook.html.j2",

@@ -217,7 +217,7 @@ def _passing(c: Comparison) -> str:
     if any(f.kind is not None or f.particles is not None or never_tolerated(f.field) for f in floats):
         return ""
     if any(f.infinite for f in floats):
-        return "; none would pass: a NaN or an infinity is at no finite distance"
+        return "; no atol would pass: some |a-b| is no finite number (a NaN, an infinity, or an overflow)"
     sizes = [f.max_abs_diff for f in floats]
     largest = max((s for s in sizes if s is not None), default=0)
     if None in sizes or not 0 < largest < 1e300:

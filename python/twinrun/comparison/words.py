@@ -8,13 +8,22 @@ from typing import TYPE_CHECKING
 
 from .. import _core
 from ..errors import one_line
+from ..formats.texts import SUFFIX
 from ..words import byte_size, counted, counted_steps, number
 
 if TYPE_CHECKING:
     from .field import FieldComparison
     from .result import Comparison
 
-__all__ = ["INTERRUPTED", "field_repr", "ranked", "tolerance_text", "values_text", "verdict_line"]
+__all__ = [
+    "INTERRUPTED",
+    "difference_text",
+    "field_repr",
+    "ranked",
+    "tolerance_text",
+    "values_text",
+    "verdict_line",
+]
 
 INTERRUPTED = "interrupted: "  # how the problem of a comparison begins that Ctrl-C ended
 
@@ -36,9 +45,11 @@ def values_text(a: float | int, b: float | int, diff: float | int) -> str:
     return " against ".join(f"{x:.3g}" if isinstance(x, float) else str(x) for x in (a, b))
 
 
-def _difference(f: FieldComparison, with_rank: bool) -> str:
+def difference_text(f: FieldComparison, with_rank: bool) -> str:
     """'x[3]: 1 against 2, |a-b| = 1 > 1e-09 (100%)', of the first element of a field that differs."""
     place = f._place(with_rank)
+    if f.kind is not None and f.field.endswith(SUFFIX):  # the last index is that of a digest's word
+        place = replace(f, first_index=(f.first_index or ())[:-1])._place(with_rank)
     if f.particles is not None:
         if f.first_a is not None and f.first_b is not None:
             return f"{place}: the runs hold this particle not equally often"
@@ -48,10 +59,6 @@ def _difference(f: FieldComparison, with_rank: bool) -> str:
         return f"{place}: another {f.kind}"
     if f.kind is not None:
         return f"{place}: {_element(f.first_a)} against {_element(f.first_b)}"
-    # The last index is that of a digest's word.
-    if f._texts is not None and f._texts[0] != f._texts[1]:
-        place = replace(f, first_index=(f.first_index or ())[:-1])._place(with_rank)
-        return f"{place}: {f._texts[0]} against {f._texts[1]}"
     diff = f.first_abs_diff
     if isinstance(diff, float) and math.isinf(diff):
         return f"{place}: {_element(f.first_a)} against {_element(f.first_b)}"
@@ -85,7 +92,7 @@ def field_repr(f: FieldComparison) -> str:
     lines = (
         f"<FieldComparison of {f.field}{at}",
         f"  {f.kind or f.dtype}, {much}" + ("" if f.kind is not None else f", {size}"),
-        f"  different: first at {_difference(f, bool(f.rank))}>" if f.different else "  same>",
+        f"  different: first at {difference_text(f, bool(f.rank))}>" if f.different else "  same>",
     )
     return "\n".join(one_line(line, 400) for line in lines)
 
@@ -100,7 +107,7 @@ def verdict_line(c: Comparison) -> str:
     with_rank = first is not None and (first.rank != 0 or ranked(c))
     if c.problems:
         if first is not None:
-            rest = f"what was compared differs, first at {_difference(first, with_rank)}"
+            rest = f"what was compared differs, first at {difference_text(first, with_rank)}"
         elif c.attributes:
             rest = f"attributes differ: {_attributes(c)}"
         else:
@@ -112,7 +119,7 @@ def verdict_line(c: Comparison) -> str:
         return one_line(f"incomparable: {count} could not be compared: {c.problems[0]}; {rest}")
     if first is not None:
         also = f"; {counted(len(c.attributes), 'attribute')} too" if c.attributes else ""
-        return one_line(f"different: first at {_difference(first, with_rank)}{also}")
+        return one_line(f"different: first at {difference_text(first, with_rank)}{also}")
     if c.attributes:
         return one_line(f"different: all elements agree, attributes do not: {_attributes(c)}")
     elements = sum(f.elements for f in c.fields)

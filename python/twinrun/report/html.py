@@ -286,7 +286,8 @@ def _first(c: Comparison) -> list[tuple[str, object]]:
         return []
     values: list[tuple[str, object]] = [("first run", exact(f.first_a)), ("second run", exact(f.first_b))]
     if f.kind is not None:
-        values.append(("of the kind", f.kind))
+        known = f.first_a is not None and f.first_b is not None
+        values = [*(values if known else ()), ("of the kind", f.kind)]
     elif f.particles is None:
         values += [("|a − b|", number(f.first_abs_diff)), ("tolerance", tolerance_text(f))]
     else:
@@ -520,11 +521,14 @@ def _of_field(p: Places, with_rank: bool) -> _Field:
         )
         planes.append(_Plane(picture, plane.behind is not None))
     with_id = any(i is not None for i, *_ in p.listed)
+    numbers = f.kind is None  # the codes of texts mean nothing to a person
     rows = [
-        ([i] if with_id else []) + ["[" + ", ".join(map(str, index)) + "]", exact(a), exact(b), number(d)]
+        ([i] if with_id else [])
+        + ["[" + ", ".join(map(str, index)) + "]"]
+        + ([exact(a), exact(b), number(d)] if numbers else [])
         for i, index, a, b, d in p.listed
     ]
-    head = (["ID"] if with_id else []) + ["index", "a", "b", "|a − b|"]
+    head = (["ID"] if with_id else []) + ["index"] + (["a", "b", "|a − b|"] if numbers else [])
     return _Field(
         title,
         " × ".join(map(str, f.shape)) or "one value",

@@ -10,13 +10,13 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..comparison.words import verdict_line
+from ..comparison.words import difference_text, verdict_line
 from ..comparison.work import Comparison, FieldComparison
 from ..errors import one_line
 from ..golden import GoldenCheck, GoldenField
 from ..golden.words import element_text, span_text
 from ..golden.words import tolerance_text as golden_tolerance
-from ..words import exact, number
+from ..words import number
 from .document import write_whole
 from .golden import field_text, golden_line
 
@@ -68,9 +68,7 @@ def _case_of_field(c: Comparison, f: FieldComparison) -> _Case:
         if not f.same:
             case.kind, case.what = "failure", "different"
             case.message = f"{counted}, first at {f._place(f.rank != 0)}"
-            case.lines = (
-                f"first at {f._place(f.rank != 0)}: a = {exact(f.first_a)}, b = {exact(f.first_b)}",
-            )
+            case.lines = (f"first at {difference_text(f, f.rank != 0)}",)
         return case
     case.output = (
         counted,

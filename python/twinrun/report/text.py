@@ -16,7 +16,6 @@ from .lines import Cell, Grid, Line, print_parts, write_parts
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..comparison.field import FieldComparison
     from ..runs.provenance import Provenance
 
 __all__ = [
@@ -192,14 +191,9 @@ class _Column(NamedTuple):
     leaves: int = 0
 
 
-def _of_numbers(f: FieldComparison) -> bool:
-    """Whether |a-b| says something of a field that differs: digests of texts are no numbers."""
-    return f.kind is None and f._texts is None
-
-
 def _largest(o: Overview) -> Cell:
     f = o.largest
-    if f is None or not _of_numbers(f):
+    if f is None or f.kind is not None:
         return "", ""
     return ("≤ " if f.max_abs_diff_is_bound else "") + number(f.max_abs_diff), ""
 
@@ -268,7 +262,7 @@ def _at_one_step(shown: Sequence[Overview], with_rank: bool, room: int | None) -
                 (str(o.elements), ""),
                 _bar(o.different, o.elements),
                 _largest(o),
-                (number(o.max_rel) if o.above is not None and _of_numbers(o.above) else "", ""),
+                (number(o.max_rel) if o.above is not None and o.above.kind is None else "", ""),
                 (o.place(with_rank), ""),
             ]
         )
@@ -307,8 +301,8 @@ def _steps(c: Comparison, room: int | None) -> Iterator[Line | Grid]:
             (str(f.different), "red" if f.different else "green"),
             (str(f.elements), ""),
             _bar(f.different, f.elements),
-            (bound + number(f.max_abs_diff) if _of_numbers(f) else "", ""),
-            (number(f.max_rel_diff) if f.different and _of_numbers(f) else "", ""),
+            (bound + number(f.max_abs_diff) if f.kind is None else "", ""),
+            (number(f.max_rel_diff) if f.different and f.kind is None else "", ""),
             (f"{read:.3g}%" if f.elements else "", ""),
         ]
         rows.append(cells)
@@ -381,7 +375,7 @@ def _details(c: Comparison) -> Iterator[Line]:
     if c.device_seconds > 0:
         yield Line(f"device: {c.device_seconds:.3g} s of copies and kernels", "dim", wraps=True)
     first = c.first
-    if first is not None and first._texts is None:
+    if first is not None and first.kind is None:
         yield Line(
             f"first difference: a = {exact(first.first_a)}, b = {exact(first.first_b)}", "dim", wraps=True
         )

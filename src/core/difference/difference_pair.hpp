@@ -51,6 +51,8 @@ TWR_PAIR Pair compare_pair(double a, double b, const DifferenceRule& rule) {
 
 // Pairs nearer than this share of a period have no shorter way round.
 inline constexpr double kHalfWay = 0.49;
+// Values farther apart, in periods, are compared as on a line: no double says which turn they are in.
+inline constexpr double kMostTurns = 0x1p52;
 
 // |a - b - k period|, rounded for the statistics. The product is kept as two numbers, so that
 // nothing is lost where the terms nearly cancel.
@@ -88,15 +90,14 @@ TWR_PAIR Pair compare_pair(std::uint64_t a, std::uint64_t b, const DifferenceRul
 }
 
 // On a circle: k periods further, b is about nearest to a. Rounding may miss the nearest by one, so
-// its neighbours are looked at too, and the verdict is exact. Values more than 2^52 periods apart
-// stay where they are.
+// its neighbours are looked at too, and the verdict is exact.
 TWR_PAIR Pair compare_on_circle(double a, double b, double period, const DifferenceRule& rule) {
     const Pair straight = compare_pair(a, b, rule);
     // Not half-way round: there is no shorter way. (Infinite: a NaN, an infinity, or farther apart
     // than any float64.)
     if (straight.distance < kHalfWay * period || straight.distance == kInfiniteDistance) return straight;
     const double turns = std::rint((a - b) / period);
-    if (!(absolute_value(turns) < 0x1p52)) return straight;
+    if (!(absolute_value(turns) < kMostTurns)) return straight;
     Pair nearest = straight;
     for (int step = -1; step <= 1; ++step) {
         const double k = turns + step;

@@ -419,3 +419,26 @@ def test_without_pyarrow_the_command_to_install_it_is_named(
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(MissingPackage, match=r"pip install 'twinrun\[parquet\]'"):
         write_differences(found, tmp_path / "d.parquet")
+
+
+@settings(max_examples=200)
+@given(
+    a=st.floats(allow_nan=False, allow_infinity=False),
+    turns=st.floats(-1e30, 1e30),
+    period=st.floats(1e-3, 1e6),
+    atol=st.sampled_from([0.0, 1.0]),
+)
+def test_what_is_said_of_a_circle_agrees_however_far_numbers_are_apart(
+    a: float, turns: float, period: float, atol: float
+) -> None:
+    """The core turns b towards a up to 2^52 times. The first difference and the list follow it."""
+    x, y = {"x": np.array([a])}, {"x": np.array([a + turns * period])}
+    found = twinrun.compare(x, y, atol=atol, period=period)
+    (field,) = found.fields
+    if found.same:
+        return
+    listed = joined(list(found.differences()))
+    rounded = abs(turns * period) * 2.0**-50 + 1e-12 * period
+    assert field.first_abs_diff == pytest.approx(field.max_abs_diff, rel=1e-6, abs=rounded)
+    assert listed["abs_diff"][0] == pytest.approx(field.max_abs_diff, rel=1e-6, abs=rounded)
+    assert field.first_abs_diff >= atol

@@ -120,7 +120,7 @@ def test_what_is_said_of_a_tolerance(tmp_path: Path):
     assert tolerance_note(ints).endswith("; atol 2.01 tolerate_integers=True would pass")
     infinite = twinrun.compare({"x": np.zeros(2)}, {"x": np.array([0, np.nan])})
     assert tolerance_note(infinite).endswith(
-        "; none would pass: a NaN or an infinity is at no finite distance"
+        "; no atol would pass: some |a-b| is no finite number (a NaN, an infinity, or an overflow)"
     )
     assert tolerance_note(twinrun.compare(np.zeros(2), np.ones(2), atol=0)) == ""
     assert tolerance_note(twinrun.compare(np.zeros(2), np.zeros(2))) == ""

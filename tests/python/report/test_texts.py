@@ -1,0 +1,45 @@
+"""Texts are compared by digests of them; no report takes those for numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import command
+
+import twinrun
+
+A = {"n": np.array(["a", "b", "c"]), "x": np.arange(3.0)}
+B = {"n": np.array(["a", "x", "c"]), "x": np.arange(3.0)}
+
+
+def _in_memory(folder: Path) -> twinrun.Comparison:
+    return twinrun.compare(A, B)
+
+
+def _captured(folder: Path) -> twinrun.Comparison:
+    for name, fields in (("a", A), ("b", B)):
+        with twinrun.Run(folder / name) as run:
+            run.capture(0, fields)
+    return twinrun.compare(folder / "a", folder / "b")
+
+
+@pytest.mark.parametrize("made", [_in_memory, _captured])
+def test_no_number_is_said_of_texts(tmp_path: Path, made) -> None:
+    result = made(tmp_path)
+    (text,) = [f for f in result.fields if f.field == "n@text"]
+    assert text.kind == "text" and text.different
+    known = (text.max_abs_diff, text.first_abs_diff, text.max_abs_index, text.rms_diff, text.max_rel_diff)
+    assert known == (None, None, None, 0.0, 0.0) and not any(text.histogram)
+    result.to_html(tmp_path / "report.html")
+    said = [repr(text), text._repr_html_(), result._repr_html_(), str(result), (tmp_path / "report.html").read_text()]
+    if made is _captured:
+        junit = tmp_path / "report.xml"
+        command("compare", tmp_path / "a", tmp_path / "b", "--junit", junit)
+        said.append(junit.read_text())
+        assert "n@text[1]: another text" in said[0] and "n@text[1]: another text" in said[-1]
+    else:
+        assert "n@text[1]: &#39;b&#39; against" in said[2] and (text.first_a, text.first_b) == ("'b'", "'x'")
+    for report in said:
+        assert "e+18" not in report and "e+19" not in report, report
