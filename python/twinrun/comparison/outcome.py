@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..errors import Stale, TwinrunError
+from ..errors import Incomparable, Stale, TwinrunError
+from ..runs.subject import Place
 from .attributes import AttributeDifference
 from .field import FieldComparison, FieldGroup, JoinedFields
 from .ranges import FieldPart, put_together
@@ -39,7 +40,8 @@ class Remarks:
     attributes, attributes_compared: those that differ, and how many were compared. left_out: how
     many things cannot be compared.
     met: what the rules of tolerances matched, missed and skipped. keyed: fields of IDs. periodic:
-    fields that lie on circles.
+    fields that lie on circles. nothing: of each place that has no field that was asked for, what
+    to say where none has.
     """
 
     opening: int = 0
@@ -52,6 +54,7 @@ class Remarks:
     met: Met = field(default_factory=Met)
     keyed: set[str] = field(default_factory=set)
     periodic: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    nothing: list[tuple[Place, Incomparable]] = field(default_factory=list)
 
     def add(self, other: Remarks) -> None:
         """Adds what is to be said of another part of the unit, which comes after this one in the unit."""
@@ -65,6 +68,7 @@ class Remarks:
         self.met = self.met | other.met
         self.keyed |= other.keyed
         self.periodic |= other.periodic
+        self.nothing += other.nothing
 
 
 @dataclass

@@ -28,6 +28,7 @@ def compare_by_id(request: Request, match: StepMatch) -> tuple[Outcome, set[str]
                 found.remarks.keyed.add(kind.key)
                 members = {n for part in (*kind.parts_a, *kind.parts_b) for n in part[2]}
                 done |= members | {kind.key}
+                wanted(kind.key)  # IDs are compared wherever their particles are; who asks for them met them
                 if not kind.parts_a or not kind.parts_b:
                     label = labels[1] if kind.parts_a else labels[0]
                     said = f"{kind.key!r} at step {match.step}: not there"

@@ -134,7 +134,10 @@ def _compare_opened(
             where=request.a.label,
             fix=_fields_there(request.globs, [*in_a, *in_b]),
         )
-        found.problems.append((-1, request.kept(nothing, match)))
+        if request.globs is None:
+            found.problems.append((-1, request.kept(nothing, match)))
+        else:  # another step may have it
+            found.remarks.nothing.append((place, nothing))
     found.recut = fields.recut
 
 

@@ -77,7 +77,7 @@ class Request:
 class Selection:
     """Which fields and attributes of a step are compared: chosen by name, and left out by no rule.
 
-    It remembers which rules that took: see `met`.
+    It remembers which rules and names that took: see `met`.
     """
 
     def __init__(self, request: Request, step: int | None) -> None:
@@ -85,13 +85,17 @@ class Selection:
         self._globs, self._step = request.globs, step
         self._tolerances = request.settings.tolerances
         self._rules = RulesInUse(self._tolerances)
+        self._asked: set[int] = set()  # numbers of the globs that matched
 
     def __call__(self, name: str) -> bool:
         """Whether to compare a field: by --field, and by rules that leave fields out."""
-        # A field is chosen with what says which of its elements have a value.
-        named = (name, name.removesuffix(MASK))
-        if self._globs is not None and not any(fnmatch.fnmatchcase(n, g) for g in self._globs for n in named):
-            return False
+        if self._globs is not None:
+            # A field is chosen with what says which of its elements have a value.
+            named = {name, name.removesuffix(MASK)}
+            met = [at for at, g in enumerate(self._globs) if any(fnmatch.fnmatchcase(n, g) for n in named)]
+            if not met:
+                return False
+            self._asked.update(met)
         if "@" in name and self.ignores(name):  # an attribute that is a field
             return False
         return not self.skips(name)
@@ -111,6 +115,6 @@ class Selection:
 
     def met(self) -> Met:
         """Which rules matched, and which names met none, so far."""
-        met = self._rules.met()
+        met = replace(self._rules.met(), asked=frozenset(self._asked))
         other = self._request.b
         return replace(met, renamed=frozenset(other.used)) if isinstance(other, Renamed) else met

@@ -11,9 +11,10 @@ from ..formats.element_types import INTEGERS
 from ..formats.facts import NOT_COMPARED, SUMMARY
 from ..runs.provenance import Provenance, read_provenance
 from ..runs.subject import Subject
+from ..words import counted
 from .again import Again
 from .field import FieldComparison, FieldGroup, bytes_read_by
-from .matching import labels_of_both, names
+from .matching import at_place, labels_of_both, names
 from .outcome import Outcome
 from .request import Request
 from .result import Comparison
@@ -30,6 +31,7 @@ class Summary:
         self._request = request
         self._found = Outcome()
         self._noted_order = False  # that particles only lie in another order
+        self._ended = False  # before all steps were compared
 
     def add(self, found: Outcome) -> None:
         """Adds what was found before the steps were compared."""
@@ -63,7 +65,34 @@ class Summary:
     def end_here(self, why: str) -> None:
         """Makes a comparison of what was found so far: it is incomparable, whatever the caller asked for."""
         self._request = replace(self._request, partial=True)
+        self._ended = True
         self.add(Outcome(problems=[(-1, Incomparable(why))]))
+
+    def _unmet(self, compared: bool) -> tuple[list[str], list[Incomparable]]:
+        """Notes and problems of what was asked for by name and was not met, at some places or at all.
+
+        compared: whether anything was compared, or could not be.
+        """
+        request, said = self._request, self._found.remarks
+        if request.globs is None or self._ended:
+            return [], []
+        if not compared:  # each place says which fields it has
+            return [], [problem for _, problem in said.nothing]
+        notes = []
+        if said.nothing:
+            first, *more = dict.fromkeys(place for place, _ in said.nothing)
+            at = at_place(first, request.a, request.b).removesuffix(": ") or "one place"
+            also = f" and {counted(len(more), 'more place')}" if more else ""
+            asked = ", ".join(map(repr, request.globs))
+            notes.append(f"neither run has a field that matches {asked} at {at}{also}")
+        unmet = [g for at, g in enumerate(request.globs) if at not in said.met.asked]
+        problems = [
+            Incomparable(
+                f"no field of either run matches {glob!r}", where=request.labels, fix="check the name"
+            )
+            for glob in unmet
+        ]
+        return notes, problems
 
     def comparison(self, device: str, seconds: float, again: Again) -> Comparison:
         """The verdict. device: as the caller named it. again: how both runs are opened again.
@@ -75,8 +104,10 @@ class Summary:
         a, b, settings = request.a, request.b, request.settings
         results = [f for _, f in found.results]
         problems = [p for _, p in found.problems]
+        told, unmet = self._unmet(bool(results or problems or said.attributes_compared))
+        problems += unmet
         of_runs = [*a.notes, *said.notes_a, *b.notes, *said.notes_b]
-        notes = [*_twice(a, b), *of_runs, *said.notes, *settings.tolerances.notes(said.met)]
+        notes = [*_twice(a, b), *of_runs, *said.notes, *told, *settings.tolerances.notes(said.met)]
         if request.common:  # what only one run has is no problem; what cannot be read is one
             if problems and not results and all(isinstance(p, Unmatched) for p in problems):
                 raise Incomparable(

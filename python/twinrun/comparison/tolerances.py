@@ -154,7 +154,7 @@ class Met:
 
     matched: numbers of the rules that matched. without: fields that no rule matched. skipped: names
     that a rule left out. left_out: whether one of these is no attribute. renamed: numbers of the
-    renames that matched.
+    renames that matched. asked: numbers of the globs that choose fields, of those that matched.
     """
 
     matched: frozenset[int] = frozenset()
@@ -162,9 +162,12 @@ class Met:
     skipped: frozenset[str] = frozenset()
     left_out: bool = False
     renamed: frozenset[int] = frozenset()
+    asked: frozenset[int] = frozenset()
 
     def __bool__(self) -> bool:
-        return bool(self.matched or self.without or self.skipped or self.left_out or self.renamed)
+        return bool(
+            self.matched or self.without or self.skipped or self.left_out or self.renamed or self.asked
+        )
 
     def __or__(self, other: Met) -> Met:
         if not other:  # most parts of a comparison
@@ -175,6 +178,7 @@ class Met:
             self.skipped | other.skipped,
             self.left_out or other.left_out,
             self.renamed | other.renamed,
+            self.asked | other.asked,
         )
 
 

@@ -241,14 +241,14 @@ def list_folder(
             continue
         if is_folder:
             found = _data_set(path, forced)
-        elif relative.startswith(".") or "/." in relative:  # hidden, or in a hidden folder
+        elif _is_hidden(relative):
             found = None
         elif forced is not None:
             found = forced if forced.opens_files else None
         else:
             found = npy_format if path in npy else _format_of(path, described)
         if found is None:
-            listing.unknown.append((relative, _why_unknown(path, is_folder, forced, described)))
+            listing.unknown.append((relative, _why_unknown(path, relative, is_folder, forced, described)))
             listing.files.append(DataFile(path, relative, BYTES, None, 0, relative))
             continue
         place = (found.place(relative) if found.place is not None else None) or parse_path(relative)
@@ -277,10 +277,17 @@ def _is_text(path: str) -> bool:
         return printable(file.read(4096))
 
 
-def _why_unknown(path: str, is_folder: bool, forced: Format | None, described: bool) -> str:
+def _is_hidden(relative: str) -> bool:
+    """Whether a file, or a folder that holds it, has a name that begins with a dot."""
+    return relative.startswith(".") or "/." in relative
+
+
+def _why_unknown(path: str, relative: str, is_folder: bool, forced: Format | None, described: bool) -> str:
     """The reason, for messages, why a file is compared as bytes."""
     if forced is not None:
         return f"a file, and {forced.name} is a format of folders"
+    if _is_hidden(relative):
+        return "a hidden file: rename it to compare what it holds, or leave it out"
     promised = None if is_folder else by_suffix(path)
     if promised is not None and _is_text(path):
         return "text, and no table"

@@ -37,7 +37,7 @@ from .particles import Rows, chosen_rows, identity, in_order, rows_by_id, with_i
 from .remote import copied
 from .result import GoldenCheck, GoldenField, GoldenProblem
 from .rules import needs_values, rule_settings
-from .selection import attribute_globs, chosen_places, field_globs, is_chosen
+from .selection import attribute_globs, chosen_places, field_globs, is_chosen, unmet
 from .values import KeptValues
 
 __all__ = ["check"]
@@ -731,6 +731,11 @@ def check(
     if not found.fields and not found.problems:
         asked = f" that matches {', '.join(map(repr, request.fields))}" if request.fields else " to check"
         found.problems.append(GoldenProblem(None, None, None, f"no field{asked}; {_fields_kept(manifest)}"))
+    else:
+        met = {f.field for f in found.fields} | {p.field for p in found.problems if p.field is not None}
+        for glob in unmet(request.fields, met):
+            said = f"no field matches {glob!r}; {_fields_kept(manifest)}"
+            found.problems.append(GoldenProblem(None, None, None, said))
     return GoldenCheck(
         label,
         subject.label,

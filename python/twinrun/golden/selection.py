@@ -11,7 +11,7 @@ from ..comparison.work import parse_steps
 from ..errors import Incomparable
 from ..runs.subject import Place, Subject
 
-__all__ = ["attribute_globs", "chosen_places", "field_globs", "is_chosen", "matches"]
+__all__ = ["attribute_globs", "chosen_places", "field_globs", "is_chosen", "matches", "unmet"]
 
 
 def matches(name: str, globs: Iterable[str]) -> bool:
@@ -22,6 +22,12 @@ def matches(name: str, globs: Iterable[str]) -> bool:
 def is_chosen(name: str, globs: Iterable[str] | None) -> bool:
     """Whether a call names a field. globs: what the call names; None for every field."""
     return globs is None or matches(name, globs)
+
+
+def unmet(globs: Iterable[str] | None, names: Iterable[str]) -> list[str]:
+    """The globs that match none of these names."""
+    known = {*names}
+    return [glob for glob in globs or () if not any(matches(name, (glob,)) for name in known)]
 
 
 def field_globs(fields: Iterable[str] | None) -> tuple[str, ...] | None:

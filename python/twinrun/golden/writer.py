@@ -32,7 +32,7 @@ from .manifest import MANIFEST, GoldenFieldFacts, GoldenFile, GoldenPlace, Manif
 from .particles import rows_by_id
 from .result import SaveFacts
 from .rules import needs_values, rule_settings
-from .selection import attribute_globs, chosen_places, field_globs, is_chosen, matches
+from .selection import attribute_globs, chosen_places, field_globs, is_chosen, matches, unmet
 from .values import KEEP_VALUES, values_bytes, values_name
 
 __all__ = ["CHUNK_BYTES", "save"]
@@ -435,6 +435,8 @@ def save(
     notes = [*subject.notes, *without_effect([subject], options)]
     with new_folder(folder) as made:
         saved = _save_places(request, subject, places, made, folder, progress)
+        for glob in unmet(request.fields, (f.name for p in saved for f in p.place.fields)):
+            raise Incomparable(f"no field to save matches {glob!r}", where=subject.label, fix="check --field")
         provenance, notes_of_it = _kept_provenance(subject)
         manifest = Manifest(
             tuple(p.place for p in saved),

@@ -308,3 +308,39 @@ def test_no_value_is_no_number(settings: dict) -> None:
             continue
         assert found.verdict == "incomparable" and not found.same
         assert any("without a value" in str(problem) for problem in found.problems)
+
+
+@pytest.mark.parametrize("kind", ["history", "folder"])
+def test_a_name_that_no_run_has_is_said(tmp_path: Path, kind: str) -> None:
+    """y is only at steps 0 and 2, in both runs."""
+    sides = [tmp_path / "a", tmp_path / "b"]
+    for side in sides:
+        fields = [{"x": np.arange(5.0)} | ({"y": np.zeros(3)} if step % 2 == 0 else {}) for step in range(4)]
+        if kind == "history":
+            with twinrun.Run(side) as run:
+                for step, own in enumerate(fields):
+                    run.capture(step, own)
+        else:
+            side.mkdir()
+            for step, own in enumerate(fields):
+                np.savez(side / f"out_{step}.npz", **own)
+    name = "y"
+    some = twinrun.compare(
+        *sides, fields=name, options=twinrun.CompareOptions(threads=1 if kind == "folder" else 2)
+    )
+    assert some.same and {f.step for f in some.fields} == {0, 2}
+    assert f"neither run has a field that matches {name!r} at step 1 and 1 more place" in some.notes
+    with pytest.raises(twinrun.Incomparable, match="no field of either run matches 'typo'"):
+        twinrun.compare(*sides, fields=[name, "typo"])
+    found = twinrun.compare(*sides, fields=[name, "typo"], partial=True)
+    assert found.verdict == "incomparable" and len(found.problems) == 1
+    with pytest.raises(twinrun.Incomparable, match="no field that matches 'typo'"):
+        twinrun.compare(*sides, fields="typo")
+    other = twinrun.compare(*sides, fields=[name, "*x"])
+    assert other.same and not any("neither run" in note for note in other.notes)
+
+
+def test_ids_that_are_asked_for_by_name_are_met() -> None:
+    a = {"id": np.arange(4), "x": np.zeros(4)}
+    b = {"id": np.arange(4)[::-1].copy(), "x": np.zeros(4)}
+    assert twinrun.compare(a, b, key="id", fields=["id", "x"]).same

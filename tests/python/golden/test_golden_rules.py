@@ -347,3 +347,14 @@ def test_older_readers_refuse_what_they_would_misread(tmp_path: Path) -> None:
         assert json.loads((tmp_path / "g" / "golden.json").read_text())["version"] == 2
     golden.save(p, tmp_path / "g", atol=1e-6)
     assert json.loads((tmp_path / "g" / "golden.json").read_text())["version"] == 1
+
+
+def test_a_name_that_nothing_has_is_said(tmp_path: Path) -> None:
+    run = {"x": np.zeros(3), "y": np.zeros(2)}
+    with pytest.raises(twinrun.Incomparable, match="no field to save matches 'typo'"):
+        golden.save(run, tmp_path / "golden", fields=["x", "typo"])
+    assert not (tmp_path / "golden").exists()
+    golden.save(run, tmp_path / "golden")
+    result = golden.check(tmp_path / "golden", run, fields=["x", "typo"])
+    assert result.verdict == "incomparable" and "no field matches 'typo'" in str(result.problems[0])
+    assert golden.check(tmp_path / "golden", run, fields=["x*", "y"]).same

@@ -33,7 +33,13 @@ def test_no_number_is_said_of_texts(tmp_path: Path, made) -> None:
     known = (text.max_abs_diff, text.first_abs_diff, text.max_abs_index, text.rms_diff, text.max_rel_diff)
     assert known == (None, None, None, 0.0, 0.0) and not any(text.histogram)
     result.to_html(tmp_path / "report.html")
-    said = [repr(text), text._repr_html_(), result._repr_html_(), str(result), (tmp_path / "report.html").read_text()]
+    said = [
+        repr(text),
+        text._repr_html_(),
+        result._repr_html_(),
+        str(result),
+        (tmp_path / "report.html").read_text(),
+    ]
     if made is _captured:
         junit = tmp_path / "report.xml"
         command("compare", tmp_path / "a", tmp_path / "b", "--junit", junit)
