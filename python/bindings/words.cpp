@@ -23,6 +23,12 @@ void twinrun::define_words(nb::module_& m) {
     m.def("tolerance_text", &tolerance_text, "tolerance"_a, "ulps"_a.none() = nb::none());
     m.def("values_text", &values_text, "a"_a, "b"_a, "difference"_a);
     m.def("distance_text", &distance_text, "difference"_a, "allowed"_a);
+    m.def(
+        "ulps_text",
+        [](const std::string& dtype, double a, double b) {
+            return ulps_text(scalar_type(parse_dtype(dtype)), a, b);
+        },
+        "dtype"_a, "a"_a, "b"_a);
     m.def("percent_text", &percent_text, "a"_a, "difference"_a);
     m.def("proof_text", &proof_text, "read"_a, "elements"_a);
 }

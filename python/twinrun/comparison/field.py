@@ -480,7 +480,7 @@ def facts_of(
     if a.kind is not None:
         return _without_distances(made)
     if a.name.endswith(SUFFIX):  # digests of texts, whose numbers say nothing either
-        return dataclasses.replace(_without_distances(made), kind="text", first_a=None, first_b=None)
+        return dataclasses.replace(_without_distances(made), kind="text")
     made.first_abs_diff = _abs_diff(r.first_a, r.first_b, decision.period_of(first))
     return made
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..errors import one_line
 from ..markup import render
 from ..words import exact, number
-from .words import tolerance_text, verdict_line
+from .words import first_values, tolerance_text, verdict_line
 
 if TYPE_CHECKING:
     from .field import FieldComparison
@@ -75,11 +75,8 @@ def field_html(f: FieldComparison) -> str:
         ("tolerance", tolerance_text(f)),
     ]
     if not f.same:
-        rows += [
-            ("first", f.place()),
-            ("a", exact(f.first_a)),
-            ("b", exact(f.first_b)),
-        ]
+        rows.append(("first", f.place()))
+        rows += [] if first_values(f) is None else [("a", exact(f.first_a)), ("b", exact(f.first_b))]
     if f.kind is None:
         bound = "at most " if f.max_abs_diff_is_bound else ""
         rows += [] if f.same else [("|a − b|", number(f.first_abs_diff))]

@@ -265,10 +265,24 @@ def where_they_part(c: Comparison, overviews: Sequence[Overview]) -> str:
     return f"the runs first part at {where}: {size}, within the tolerance {tolerance_text(f)}{also}{earlier}"
 
 
+def _of_integers(c: Comparison) -> str:
+    """Says that a tolerance does not hold for integers, where some differ and the caller may not know."""
+    s = None if c._again is None else c._again.settings
+    if s is None or s.integers or not (s.atol or s.rtol):
+        return ""
+    exact = [f for f in c.fields if f.different and f.dtype[0] in "iub" and not f.dtype.startswith("bf")
+             and f.kind is None and f.particles is None and not never_tolerated(f.field) and not f.atol
+             and not f.rtol]  # fmt: skip
+    tolerant = in_words_of_the_caller("--tolerate-integers")
+    return f"integers and booleans must be equal: {tolerant} applies the tolerance to them" if exact else ""
+
+
 def tolerance_note(c: Comparison) -> str:
     """What to know of a tolerance that nobody gave; '' where there is nothing to say."""
-    if not c.fields or _asked(c):
+    if not c.fields:
         return ""
+    if _asked(c):
+        return _of_integers(c)
     used = {tolerance_text(f) for f in c.fields if f.atol or f.rtol}
     if used:
         said = used.pop() if len(used) == 1 else "one a field"

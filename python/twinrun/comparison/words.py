@@ -19,6 +19,7 @@ __all__ = [
     "INTERRUPTED",
     "difference_text",
     "field_repr",
+    "first_values",
     "ranked",
     "tolerance_text",
     "values_text",
@@ -45,6 +46,14 @@ def values_text(a: float | int, b: float | int, diff: float | int) -> str:
     return " against ".join(f"{x:.3g}" if isinstance(x, float) else str(x) for x in (a, b))
 
 
+def first_values(f: FieldComparison) -> tuple[str, str] | None:
+    """Both values of the first element that differs, for a person; None where only their digests are known."""
+    digests = f.field.endswith(SUFFIX) and not isinstance(f.first_a, str)
+    if f.kind is not None and (digests or (f.first_a is None and f.first_b is None)):
+        return None
+    return _element(f.first_a), _element(f.first_b)
+
+
 def difference_text(f: FieldComparison, with_rank: bool) -> str:
     """'x[3]: 1 against 2, |a-b| = 1 > 1e-09 (100%)', of the first element of a field that differs."""
     place = f._place(with_rank)
@@ -55,10 +64,9 @@ def difference_text(f: FieldComparison, with_rank: bool) -> str:
             return f"{place}: the runs hold this particle not equally often"
         run = "first" if f.first_a is not None else "second"
         return f"{place}: only the {run} run has this particle"
-    if f.kind is not None and f.first_a is None and f.first_b is None:
-        return f"{place}: another {f.kind}"
     if f.kind is not None:
-        return f"{place}: {_element(f.first_a)} against {_element(f.first_b)}"
+        values = first_values(f)
+        return f"{place}: another {f.kind}" if values is None else f"{place}: {' against '.join(values)}"
     diff = f.first_abs_diff
     if isinstance(diff, float) and math.isinf(diff):
         return f"{place}: {_element(f.first_a)} against {_element(f.first_b)}"
@@ -67,6 +75,8 @@ def difference_text(f: FieldComparison, with_rank: bool) -> str:
     a, b = f.first_a, f.first_b
     if diff is None or a is None or b is None or isinstance(a, str) or isinstance(b, str):
         return f"{place}: |a-b| = {said} > {allowed}"
+    if f.ulps is not None and math.isfinite(diff):
+        said += _core.ulps_text(f.dtype, a, b)
     return f"{place}: {values_text(a, b, diff)}, |a-b| = {said} > {allowed}{_core.percent_text(a, diff)}"
 
 

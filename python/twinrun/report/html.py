@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from ..arithmetic import any_values
 from ..comparison.overview import of_fields, where_they_part
-from ..comparison.words import ranked, tolerance_text, verdict_line
+from ..comparison.words import first_values, ranked, tolerance_text, verdict_line
 from ..comparison.work import Comparison, FieldComparison, histogram_edges
 from ..errors import TwinrunError
 from ..markup import render
@@ -286,8 +286,7 @@ def _first(c: Comparison) -> list[tuple[str, object]]:
         return []
     values: list[tuple[str, object]] = [("first run", exact(f.first_a)), ("second run", exact(f.first_b))]
     if f.kind is not None:
-        known = f.first_a is not None and f.first_b is not None
-        values = [*(values if known else ()), ("of the kind", f.kind)]
+        values = [*(() if first_values(f) is None else values), ("of the kind", f.kind)]
     elif f.particles is None:
         values += [("|a − b|", number(f.first_abs_diff)), ("tolerance", tolerance_text(f))]
     else:

@@ -104,7 +104,10 @@ const char* method_name(Method method) {
 FieldFacts facts_of(const FieldResult& found, const RunField& a, Step step, std::uint32_t rank,
                     const Decision& decision) {
     const DifferenceStats& read = found.read;
-    const bool numbers = !a.kind;  // the distance of codes means nothing
+    // The distance of codes and of digests of texts means nothing.
+    std::optional<std::string> kind = a.kind;
+    if (!kind && a.name.ends_with(kTextLabel)) kind = "text";
+    const bool numbers = !kind;
     FieldFacts f;
     f.step = step;
     f.rank = rank;
@@ -112,7 +115,7 @@ FieldFacts facts_of(const FieldResult& found, const RunField& a, Step step, std:
     f.dtype = a.dtype;
     f.shape = a.user_shape();
     f.decision = decision;
-    f.kind = a.kind;
+    f.kind = kind;
     f.elements = found.scalars;
     f.bytes = a.items() * item_bytes(a.dtype);
     f.different = read.different;

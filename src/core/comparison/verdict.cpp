@@ -17,13 +17,17 @@ std::string element_text(const ElementValue& value) {
                                       : std::to_string(value.integer);
 }
 
+bool is_text(const FieldFacts& field) { return field.kind && field.name.ends_with(kTextLabel); }
+
 // "step 500, rank 3, x[1234, 2]". Rank 0 alone is what runs without ranks have: it is left out.
 std::string place_of(const FieldFacts& field, bool with_rank) {
     std::string text = with_rank    ? place_text(field.step, field.rank) + ", "
                        : field.step ? "step " + std::to_string(*field.step) + ", "
                                     : "";
     text += field.name;
-    return field.first_index.empty() ? text : text + shape_text(field.first_index);
+    std::vector<std::uint64_t> index = field.first_index;
+    if (is_text(field) && !index.empty()) index.pop_back();  // that of a digest's word
+    return index.empty() ? text : text + shape_text(index);
 }
 
 double real(const ElementValue& value) {
@@ -38,6 +42,7 @@ std::string allowed_text(const FieldFacts& f) {
 
 std::string difference_text(const FieldFacts& f, bool with_rank) {
     const std::string place = place_of(f, with_rank) + ": ";
+    if (is_text(f)) return place + "another text";
     if (f.kind || (f.first_abs_diff && std::isinf(*f.first_abs_diff)))
         return place + element_text(*f.first_a) + " against " + element_text(*f.first_b);
     const std::string allowed = allowed_text(f);
@@ -48,7 +53,9 @@ std::string difference_text(const FieldFacts& f, bool with_rank) {
     const std::string values = is_floating(f.first_a->scalar)
                                    ? values_text(f.first_a->real, f.first_b->real, difference)
                                    : element_text(*f.first_a) + " against " + element_text(*f.first_b);
-    return place + values + ", |a-b| = " + shown + " > " + allowed +
+    const std::string steps =
+        f.decision.ulps ? ulps_text(f.first_a->scalar, f.first_a->real, f.first_b->real) : "";
+    return place + values + ", |a-b| = " + shown + steps + " > " + allowed +
            percent_text(real(*f.first_a), difference);
 }
 

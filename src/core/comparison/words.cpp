@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/utf8.hpp"
+#include "difference/difference.hpp"
 
 namespace twinrun {
 
@@ -113,6 +114,10 @@ std::string distance_text(double difference, std::string_view allowed) {
         if (shown != allowed) break;
     }
     return shown;
+}
+
+std::string ulps_text(DType scalar, double a, double b) {
+    return " (" + std::to_string(ulps_apart(scalar, a, b)) + " ulp)";
 }
 
 std::string percent_text(double a, double difference) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/result.hpp"
+#include "element/dtype.hpp"
 #include "element/tolerance.hpp"
 
 namespace twinrun {
@@ -31,6 +32,8 @@ std::string tolerance_text(const Tolerance& tolerance, std::optional<std::uint64
 std::string values_text(double a, double b, double difference);
 // "1.02e-05": |a - b|, with as many digits as it takes to differ from what is allowed.
 std::string distance_text(double difference, std::string_view allowed);
+// " (2 ulp)": how many representable numbers a value of b is away from a. scalar: their type.
+std::string ulps_text(DType scalar, double a, double b);
 // " (0.0022%)": how large a difference is beside the value of the reference. Empty where that says
 // nothing.
 std::string percent_text(double a, double difference);

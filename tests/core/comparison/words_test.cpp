@@ -41,6 +41,12 @@ TEST(Words, DifferencesHaveTheDigitsInWhichTheyPassWhatIsAllowed) {
     EXPECT_EQ(distance_text(kNaN, "0.5"), "nan");
 }
 
+TEST(Words, DistancesInUlpAreThoseOfTheType) {
+    EXPECT_EQ(ulps_text(DType::f64, 1, 1 + 0x1p-51), " (2 ulp)");
+    EXPECT_EQ(ulps_text(DType::f32, 1, 1 + 0x1p-22), " (2 ulp)");
+    EXPECT_EQ(ulps_text(DType::f64, -5e-324, 5e-324), " (2 ulp)");
+}
+
 TEST(Words, SharesThatSayNothingAreLeftOut) {
     EXPECT_EQ(percent_text(1.5, 0.1), " (6.7%)");
     EXPECT_EQ(percent_text(-2, 5), " (250%)");

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import twinrun
 from twinrun.comparison.overview import of_fields, scale_of, sparkline, tolerance_note, where_they_part
+from twinrun.comparison.words import verdict_line
 from twinrun.report.text import write_comparison
 
 ATOL = 1e-3
@@ -134,6 +135,27 @@ def test_what_is_said_of_a_tolerance(tmp_path: Path):
         in said
     )
     assert "metadata holds" not in command("compare", *files, "--atol", "1e-4").out
+
+
+def test_integers_that_a_tolerance_does_not_hold_for_are_said():
+    a, b = {"n": np.arange(3), "x": np.zeros(3)}, {"n": np.array([0, 1, 4]), "x": np.full(3, 0.5)}
+    said = "integers and booleans must be equal: tolerate_integers=True applies the tolerance to them"
+    assert tolerance_note(twinrun.compare(a, b, atol=10)) == said
+    assert tolerance_note(twinrun.compare(a, b, atol=10, tolerate_integers=True)) == ""
+    assert tolerance_note(twinrun.compare({"x": a["x"]}, {"x": b["x"]}, atol=0.1)) == ""
+    assert tolerance_note(twinrun.compare({"n": a["n"]}, {"n": a["n"]}, atol=0.1)) == ""
+    texts = ({"n": np.array(["a"])}, {"n": np.array(["b"])})
+    assert tolerance_note(twinrun.compare(*texts, atol=0.1)) == ""
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "c8", "c16"])
+def test_distances_in_ulp_are_said(dtype: str):
+    one, two = np.ones(3, dtype), np.ones(3, dtype)
+    part = two.real if dtype[0] == "c" else two
+    part[1] = np.nextafter(np.nextafter(part[1], part.dtype.type(2)), part.dtype.type(2))
+    said = verdict_line(twinrun.compare({"x": one}, {"x": two}, ulp=1))
+    assert " (2 ulp) > 1 ulp" in said, said
+    assert "ulp" not in verdict_line(twinrun.compare({"x": one}, {"x": two}))
 
 
 def test_metadata_that_hides_an_earlier_parting_is_said(tmp_path: Path):
