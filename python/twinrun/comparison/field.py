@@ -381,8 +381,8 @@ def distance(a: float | int, b: float | int) -> float:
     return float(abs(Fraction(a) - Fraction(b)))
 
 
-# Values on a circle that are farther apart, in turns, are compared as on a line: no float64 says which
-# turn they are in. The core rounds turns to whole numbers, and then has kMostTurns.
+# Values on a circle that are farther apart, in turns, are compared as on a line: no float64 says in
+# which turn they are. The core rounds turns to whole numbers, and then has kMostTurns.
 MOST_TURNS = 2.0**52 - 0.5
 
 

@@ -47,7 +47,7 @@ def values_text(a: float | int, b: float | int, diff: float | int) -> str:
 
 
 def first_values(f: FieldComparison) -> tuple[str, str] | None:
-    """Both values of the first element that differs, for a person; None where only their digests are known."""
+    """Both values of the first element that differs, for a person; None where only digests are known."""
     digests = f.field.endswith(SUFFIX) and not isinstance(f.first_a, str)
     if f.kind is not None and (digests or (f.first_a is None and f.first_b is None)):
         return None

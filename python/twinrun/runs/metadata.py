@@ -191,7 +191,7 @@ def check_content(metadata: _core.Metadata, fields: list[FieldRef], data: str | 
 
 
 def damaged_fields(refs: Iterable[FieldRef], threads: int = 0) -> dict[str, TwinrunError]:
-    """What is wrong with the data of fields of a history, by name: it is not what the history has checksums of.
+    """What is wrong with the data of fields of a history, by name: it is not what its checksums say.
 
     All of it is read. A comparison finds no damage in what a program wrote behind twinrun's back with the
     old time: who takes the data itself for the run's asks here. Fields of other runs have no checksums.

@@ -51,7 +51,8 @@ TWR_PAIR Pair compare_pair(double a, double b, const DifferenceRule& rule) {
 
 // Pairs nearer than this share of a period have no shorter way round.
 inline constexpr double kHalfWay = 0.49;
-// Values farther apart, in periods, are compared as on a line: no double says which turn they are in.
+// Values farther apart, in periods, are compared as on a line: no double says in which turn they
+// are.
 inline constexpr double kMostTurns = 0x1p52;
 
 // |a - b - k period|, rounded for the statistics. The product is kept as two numbers, so that
