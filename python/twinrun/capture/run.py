@@ -16,8 +16,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import _core
-from ..arguments import check_settings, checked_path, names_given, own_folder, step_number
-from ..errors import Incomparable, StepLost, TwinrunError
+from ..arguments import (
+    check_settings,
+    checked_path,
+    names_given,
+    own_folder,
+    step_number,
+    tolerance_number,
+)
+from ..errors import Incomparable, StepLost, TwinrunError, in_short
 from ..formats.element_types import storage_dtype, unit_of
 from ..formats.labels import label_told, labels_told
 from ..runs.arrays import DeviceArrayView, writable
@@ -234,13 +241,14 @@ class Run:
         if digest not in ("linear", "published"):
             raise TwinrunError("digest must be 'linear' or 'published'", where=path)
         check_settings(threads=threads, residue_bits=residue_bits, chunk_bytes=chunk_bytes)
-        _core.check_tolerance(float(atol), float(rtol))
+        atol, rtol = tolerance_number("atol", atol), tolerance_number("rtol", rtol)
+        _core.check_tolerance(atol, rtol)
         self._tolerances = own_tolerances(tolerances)
         self._path = given = checked_path(path)
         if not is_url(given):
             own_folder(given, "it writes to s3:// and gs:// only")
         chosen = _core.SessionSettings()
-        chosen.atol, chosen.rtol = float(atol), float(rtol)
+        chosen.atol, chosen.rtol = atol, rtol
         chosen.residue_bits, chosen.chunk_bytes, chosen.digest = residue_bits, chunk_bytes, digest
         chosen.keep_data, chosen.existing, chosen.threads = bool(keep_data), existing, threads
         chosen.background, chosen.replace_steps = bool(background), bool(replace_steps)
@@ -429,7 +437,7 @@ class Run:
         from .events import EventWriter, copied
 
         if not isinstance(phase, str) or not phase:
-            raise TwinrunError(f"a phase is a name, not {phase!r}", where=self._path)
+            raise TwinrunError(f"a phase is a name, not {in_short(phase)}", where=self._path)
         start = time.perf_counter()
         if self._phases is not None and self._phased != number:
             writer, self._phases = self._phases, None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from ..arguments import names_given
-from ..errors import Incomparable, TwinrunError
+from ..errors import Incomparable, TwinrunError, in_short
 from ..words import counted, number
 from .field import FieldComparison
 from .numbers import holds_no_number
@@ -292,7 +292,7 @@ def compare_distances(
     is rounded to float64. Only numbers count: texts and attributes are left to `compare`.
     """
     if not (math.isfinite(factor) and factor > 0):
-        raise TwinrunError(f"factor must be a positive number, not {factor!r}")
+        raise TwinrunError(f"factor must be a positive number, not {in_short(factor)}")
     globs = None if fields is None else names_given(fields, "fields")
     without = names_given(leave_out, "leave_out")  # read once: it may be a generator
     for name in reading:
