@@ -54,6 +54,8 @@ _PARAMETERS = {
     "--key auto": "key='auto'",
     "--method direct": "options=CompareOptions(method='direct')",
     **{f"--format {name}": f"format='{name}'" for name in ("bytes", "raw", "table")},
+    "--append": "append=True",
+    "--update": "update=True",
     "--field": "fields",
     "--leave-out": "leave_out",
     "--ignore-attribute": "ignore_attributes",

@@ -35,6 +35,7 @@ from ..urls import is_url, without_secrets
 from .facts import CaptureFacts, Divergence, divergence_of
 from .record_options import RecordOptions, offer_packing_library
 from .session_settings import bucket_tier, set_places, set_record
+from .taken import in_words
 
 if TYPE_CHECKING:
     from .bucket_tier import BucketTier  # it needs what uploads need
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 __all__ = ["RankRun", "Run"]
 
 _LAST_STEP = (1 << 63) - 1
-_TAKEN = "holds a history already"  # as the core says it
 
 
 def _check_unit(name: str, array: object, session: _core.Session, step: int) -> None:
@@ -284,13 +284,8 @@ class Run:
             try:
                 return _core.Session(self._path, settings, python_facts())
             except TwinrunError as error:
-                if _TAKEN not in str(error):
-                    raise
-                raise TwinrunError(
-                    _TAKEN,
-                    where=self._path,
-                    fix="give existing='append' to go on with it, existing='replace' to begin anew, or another folder",
-                ) from None
+                fix = "give existing='append' to go on with it, existing='replace' to begin anew, or another folder"
+                raise in_words(error, self._path, fix) from None
         try:
             session = _core.Session(self._bucket.folder, settings, python_facts())
         except BaseException:

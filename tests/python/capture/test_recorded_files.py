@@ -646,3 +646,35 @@ def test_a_record_that_another_needs_keeps_its_steps_wherever_that_one_is(tmp_pa
     shutil.rmtree(child)
     refused(parent, "forget-missing")
     assert twinrun.compact(parent, keep_last=1, forget_missing=True).dropped_steps == 3
+
+
+def test_advice_about_a_record_that_is_there_works(tmp_path: Path) -> None:
+    source, record = tmp_path / "run", tmp_path / "record"
+    source.mkdir()
+    np.save(source / "x_1.npy", np.zeros(3))
+    twinrun.pack(source, record)
+    check_error(
+        command("pack", source, record),
+        "holds a history already; give --append to go on with it, --update where steps changed, or another folder",
+    )
+    with pytest.raises(twinrun.TwinrunError, match="give append=True to go on with it, update=True where"):
+        twinrun.pack(source, record)
+    for option in ("--append", "--update"):
+        assert command("pack", source, record, option).status == 0
+
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "manifest.jsonl").write_text("{}\n")
+    check_error(command("pack", source, foreign), "is no manifest of a history; name another folder, or move")
+    (foreign / "manifest.jsonl").rename(tmp_path / "moved")
+    assert command("pack", source, foreign).status == 0
+
+
+def test_golden_files_do_not_go_beside_a_foreign_manifest(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros(3))
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "manifest.jsonl").write_text("{}\n")
+    check_error(
+        command("golden", "save", tmp_path / "x.npy", "-o", foreign), "name a new folder for the golden files"
+    )

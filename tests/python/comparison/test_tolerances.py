@@ -199,7 +199,9 @@ def test_a_period_of_0_is_refused_for_a_field_that_is_there(wrong: object) -> No
 @pytest.mark.parametrize("wrong", [True, np.True_, [True], (10.0, False), "10,True"])
 def test_a_period_is_no_boolean(wrong: object) -> None:
     x = {"x": np.zeros(3)}
-    with pytest.raises(TwinrunError, match=r"period must be a number, not|period '10,True' is not understood"):
+    with pytest.raises(
+        TwinrunError, match=r"period must be a number, not|period '10,True' is not understood"
+    ):
         twinrun.compare(x, x, period=wrong)
 
 
