@@ -16,6 +16,7 @@ from .field import FieldComparison
 from .numbers import holds_no_number
 from .options import CompareOptions, Moved, chosen_options
 from .result import Comparison
+from .summary import TWICE, same_of_three
 from .work import compare
 
 __all__ = [
@@ -327,7 +328,8 @@ def compare_distances(
         for run in (a, b)
     ]
     problems = [p for one in found for p in one.problems]
-    notes = [n for one in found for n in one.notes]
+    notes = same_of_three(a, b, reference)
+    notes += [n for one in found for n in one.notes if not n.startswith(TWICE)]
     at_a, at_b = (_by_place(one) for one in found)
     made = []
     for name in dict.fromkeys([*at_a, *at_b]):

@@ -144,9 +144,11 @@ def test_a_run_against_itself_is_said(tmp_path: Path) -> None:
     b = saved(tmp_path / "b", x=np.zeros(3))
     (tmp_path / "link").symlink_to("a")
     for other in (a, tmp_path / "link" / "x.npz"):
-        assert twinrun.compare(a, other).notes == [f"both runs are the same: {a}"]
+        assert twinrun.compare(a, other).notes == [
+            f"both runs are the same path: {a}; name two different runs"
+        ]
     assert (
-        f"note: both runs are the same: {tmp_path / 'a'}"
+        f"note: both runs are the same path: {tmp_path / 'a'}; name two different runs"
         in command("compare", tmp_path / "a", tmp_path / "link").out
     )
     assert twinrun.compare(a, b).notes == []
