@@ -56,6 +56,7 @@ _PARAMETERS = {
     **{f"--format {name}": f"format='{name}'" for name in ("bytes", "raw", "table")},
     "--append": "append=True",
     "--update": "update=True",
+    "--flat": "flat=True",
     "--field": "fields",
     "--leave-out": "leave_out",
     "--ignore-attribute": "ignore_attributes",

@@ -28,6 +28,8 @@ __all__ = [
     "write_part",
 ]
 
+_SEVERAL = "files of several steps need a folder for each"  # as the core says it
+
 
 @dataclass(frozen=True)
 class PackedStep:
@@ -352,7 +354,16 @@ def restore(
     chosen = [s.step for s in history.steps] if steps is None else list(steps)
     if not chosen:
         raise MissingFile("no step to restore", where=record)
-    return _core.unpack_steps(record, chosen, to, flat, threads or os.cpu_count() or 1, memory)
+    try:
+        return _core.unpack_steps(record, chosen, to, flat, threads or os.cpu_count() or 1, memory)
+    except TwinrunError as error:
+        if _SEVERAL not in str(error):
+            raise
+        raise TwinrunError(
+            "holds files of several steps, which need a folder for each",
+            where=record,
+            fix="choose one step, or leave out --flat",
+        ) from None
 
 
 def _part(

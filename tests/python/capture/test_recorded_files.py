@@ -678,3 +678,30 @@ def test_golden_files_do_not_go_beside_a_foreign_manifest(tmp_path: Path) -> Non
     check_error(
         command("golden", "save", tmp_path / "x.npy", "-o", foreign), "name a new folder for the golden files"
     )
+
+
+def test_flat_is_of_one_step(tmp_path: Path) -> None:
+    source, record = tmp_path / "run", tmp_path / "record"
+    source.mkdir()
+    for step in (1, 2):
+        (source / f"out_{step}.dat").write_text("data")
+    twinrun.pack(source, record)
+    said = "holds files of several steps, which need a folder for each; choose one step, or leave out --flat"
+    check_error(command("restore", record, tmp_path / "all", "--flat"), said)
+    with pytest.raises(
+        twinrun.TwinrunError, match="which need a folder for each; choose one step, or leave out flat=True"
+    ):
+        twinrun.restore(record, tmp_path / "all", flat=True)
+    assert not (tmp_path / "all").exists()
+    assert command("restore", record, tmp_path / "one", "--flat", "--step", "2").out == (
+        f"wrote 1 file below {tmp_path / 'one'}\n"
+    )
+    assert os.listdir(tmp_path / "one") == ["out_2.dat"]
+    assert f"wrote 2 files below {tmp_path / 'all'}" in command("restore", record, tmp_path / "all").out
+    assert sorted(os.listdir(tmp_path / "all")) == ["step-0000000001", "step-0000000002"]
+    part = command(
+        "restore", record, tmp_path / "part", "--step", "1", "--field", "out_1.dat", "--bytes", "0:1"
+    )
+    assert part.out == f"wrote 1 byte to {tmp_path / 'part'}\n"
+    shown = " ".join(command("restore", "--help").out.split())
+    assert "a folder step-N of TO for each step; with --flat one step comes into TO itself" in shown
