@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from ..errors import one_line
+from .help import Verb
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,9 +24,11 @@ __all__ = [
     "THREADS",
     "Range",
     "Size",
+    "VerbWithJson",
     "console",
     "device_options",
     "format_options",
+    "json_option",
     "over_ranks",
     "print_not_compared",
     "progress_bar",
@@ -63,6 +66,36 @@ class Size(click.ParamType):
             except (ValueError, OverflowError):
                 pass
         self.fail(f"{value!r} is not a size: write 512M, 2G or a number of bytes", param, ctx)
+
+
+class VerbWithJson(Verb):
+    """A verb whose --json prints where no FILE follows, as it did when it took none: see `json_option`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.MissingParameter:
+            if "--json" not in given:
+                raise
+            # The word behind it is no FILE, but the argument that is missing.
+            given[given.index("--json")] = "--json=-"
+            ctx.params.clear()
+            return super().parse_args(ctx, given)
+
+
+def json_option(said: str) -> Callable[[Callable], Callable]:
+    """--json FILE, as all verbs have it; --json alone is standard output. For verbs of `VerbWithJson`."""
+    return click.option(
+        "--json",
+        "json_file",
+        type=PATH,
+        is_flag=False,
+        flag_value="-",
+        default=None,
+        metavar="[FILE]",
+        help=f"{said}; - or no FILE is stdout.",
+    )
 
 
 EXIT_STATUS = {"same": 0, "different": 1, "incomparable": 2}  # of a verdict

@@ -193,7 +193,7 @@ _EXPERTS = frozenset(
 # Options of files without a description of their content.
 _FILES = frozenset("format_name dtype shape offset format_option".split())
 _REPORTS = frozenset(
-    """json_file as_json picture html_file html junit github list_differences listing most_listed verbose quiet bisect
+    """json_file picture html_file html junit github list_differences listing most_listed verbose quiet bisect
     export_json export_csv export_markdown""".split()
 )
 _SELECTION = frozenset(

@@ -47,8 +47,8 @@ def restore(
     """Write steps of a record back as files, every byte checked.
 
     Steps that twinrun captured come as a history in TO. Files of other programs come under their names, in a
-    folder step-N of TO for each step; with --flat one step comes into TO itself. Whatever is in TO stays as it
-    is, and no link in it is followed.
+    folder step-N of TO for each step; with --flat one step comes into TO itself. Whatever is in TO stays as
+    it is, and no link in it is followed.
     """
     from ..capture.records import restore as restore_steps
     from ..capture.records import write_part
