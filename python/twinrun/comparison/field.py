@@ -206,6 +206,7 @@ class FieldComparison:
     # The first two texts that differ, where the field holds digests of texts: for the verdict's
     # line.
     _texts: tuple[str, str] | None = dataclasses.field(default=None, repr=False, compare=False)
+    _unit: str | None = dataclasses.field(default=None, repr=False, compare=False)  # of dates and time spans
 
     @property
     def same(self) -> bool:
@@ -465,6 +466,7 @@ def facts_of(
         ulps=decision.ulps,
         period=decision.period,
         kind=a.kind,
+        _unit=a.unit,
     )
     if a.kind is not None:
         return _without_distances(made)

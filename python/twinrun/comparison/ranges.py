@@ -243,6 +243,7 @@ def compare_part(
             raise type(e)(f"{place_text(place)}: field {a.name!r}: {e}") from None
     like = FieldRef(a.name, a.dtype, a.byte_order, a.shape, a.fortran_order, a.where, kind=a.kind or b.kind)
     like.place = a.place if a.user_place == b.user_place else None
+    like.unit = a.unit
     readable = None if like.kind is None else _readable(compared, a, b)
     first = 0 if not ranges else ranges[0][0]
     found = Found(compared, readable=readable, built=built)
