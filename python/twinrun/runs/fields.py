@@ -246,12 +246,15 @@ def check_alike(
     if label_a == label_b:  # arrays have no paths
         label_a, label_b = "the first run", "the second"
     if a.dtype != b.dtype and not mixed:
-        helps = castable and getattr(a, "kind", None) is None and getattr(b, "kind", None) is None
+        kinds = [getattr(side, "kind", None) for side in (a, b)]
+        helps = castable and kinds == [None, None]
+        # The type of a kind is that of its codes, which no user knows.
+        said = [kind or side.dtype for kind, side in zip(kinds, (a, b), strict=True)]
         raise Incomparable(
-            f"{what}: {a.dtype} in {label_a}, {b.dtype} in {label_b}",
+            f"{what}: {said[0]} in {label_a}, {said[1]} in {label_b}",
             fix=f"types must agree{', or --cast compares the numbers that they hold' if helps else ''}",
         )
-    kinds = getattr(a, "kind", None), getattr(b, "kind", None)
+    kinds = [getattr(side, "kind", None) for side in (a, b)]
     if kinds[0] != kinds[1]:
         said = [kind or "numbers" for kind in kinds]
         raise Incomparable(f"{what}: {said[0]} in {label_a}, {said[1]} in {label_b}", fix="types must agree")
