@@ -44,6 +44,7 @@ _NUMBER = re.compile(
     r"\s*[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|nan|inf(inity)?)\s*", re.IGNORECASE
 )
 _LONG_INTEGER = r"\s*[+-]?\d{16,}\s*"
+_INFINITY = re.compile(r"\s*[+-]?inf(inity)?\s*", re.IGNORECASE)
 _EXACT = 1 << 53  # integers up to it are exact in f64
 _MISSING = ["", "nan", "NaN", "NAN", "-nan", "-NaN", "NA", "N/A", "<NA>", "null", "NULL"]
 _WORD = re.compile(r'"(?:[^"]|"")*"|\S+')
@@ -210,7 +211,8 @@ class _Column:
     kinds: set[str] = field(default_factory=set)
     largest: int = 0  # largest magnitude of its integers
     negative: bool = False
-    inexact: bool = False  # has integers, in a block with fractions, that f64 cannot represent
+    # Has numbers that f64 cannot represent: integers beside fractions, or what is beyond its range.
+    inexact: bool = False
 
     def add_block(self, series: Any, texts: Any) -> None:
         """Takes the column of one block into account. texts(): its cells as text."""
@@ -223,10 +225,13 @@ class _Column:
             self.largest = max(self.largest, abs(int(values.min())), int(values.max()))
             self.negative = self.negative or int(values.min()) < 0
         elif kind == "f":
+            values = series.to_numpy()
             with np.errstate(invalid="ignore"):
-                large = bool((np.abs(series.to_numpy()) >= _EXACT).any())
+                large = bool((np.abs(values) >= _EXACT).any())
             if large:
                 cells = texts()
+                infinite = cells[np.isinf(values)]  # 1e400 is read as inf, as 1e401 is
+                self.inexact = self.inexact or not infinite.str.fullmatch(_INFINITY).all()
                 whole = (int(cell) for cell in cells[cells.str.fullmatch(_LONG_INTEGER)])
                 self.inexact = self.inexact or any(n != int(float(n)) for n in whole)
 
