@@ -47,8 +47,8 @@ def check_settings(
             raise TwinrunError(f"{name} must be a whole number, not {in_short(value)}")
     if not 0 <= threads <= _MOST_THREADS:
         raise TwinrunError(f"threads must be 0 (all cores) to {_MOST_THREADS}, not {in_short(threads)}")
-    if not 0 <= memory < 1 << 62:
-        raise TwinrunError(f"memory must be a number of bytes, not {in_short(memory)}")
+    if not 0 < memory < 1 << 62:
+        raise TwinrunError(f"memory must be a number of bytes above 0, not {in_short(memory)}")
     if residue_bits not in (0, 2, 4):
         raise TwinrunError(f"residue_bits must be 0, 2 or 4, not {in_short(residue_bits)}")
     if not 4096 <= chunk_bytes <= 1 << 20 or chunk_bytes & (chunk_bytes - 1):

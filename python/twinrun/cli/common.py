@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EXIT_STATUS",
+    "MEMORY",
     "PATH",
     "SIZE",
     "THREADS",
@@ -34,6 +36,7 @@ __all__ = [
     "progress_bar",
     "read_options",
     "say_without_effect",
+    "worded",
 ]
 
 
@@ -51,6 +54,10 @@ class Size(click.ParamType):
     """Bytes, as 512M, 2GiB, 65536."""
 
     name = "size"
+
+    def __init__(self, least: int = 0) -> None:
+        self._least = least  # that works
+
     _units: ClassVar = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
@@ -61,6 +68,8 @@ class Size(click.ParamType):
         if unit in self._units:
             try:
                 n = int(float(text[: len(text) - len(unit)]) * (1 << self._units[unit]))
+                if 0 <= n < self._least:
+                    self.fail(f"{value!r} is too small: give at least {self._least >> 20}M", param, ctx)
                 if 0 <= n < 1 << 62:
                     return n
             except (ValueError, OverflowError):
@@ -98,11 +107,27 @@ def json_option(said: str) -> Callable[[Callable], Callable]:
     )
 
 
+# What click says of a number, and what it means.
+_NUMBERS = (
+    (re.compile(r"is not a valid integer(?: range)?\."), "is no whole number."),
+    (re.compile(r"is not a valid float(?: range)?\."), "is no number."),
+)
+
+
+def worded(error: click.ClickException) -> str:
+    """The words of a wrong option in one line, with click's words for numbers in plain ones."""
+    said = " ".join(error.format_message().split())
+    for pattern, words in _NUMBERS:
+        said = pattern.sub(words, said)
+    return said
+
+
 EXIT_STATUS = {"same": 0, "different": 1, "incomparable": 2}  # of a verdict
 
 # A path that the verb itself looks at: what click says of one that may not be read has no advice.
 PATH = click.Path(readable=False)
 SIZE = Size()
+MEMORY = Size(1 << 20)  # a buffer is not smaller
 THREADS = click.IntRange(0, 4096)
 _MOST_PROBLEMS = 10  # that are printed of one file
 
@@ -141,7 +166,7 @@ def read_options(verb: Callable, ways: tuple[str, ...] = ("auto", "uring", "prea
     for option in reversed(
         [
             click.option("--threads", type=THREADS, default=0, help="Worker threads; 0: all cores."),
-            click.option("--memory", type=SIZE, default="1G", show_default=True, help="Read buffers, at most."),
+            click.option("--memory", type=MEMORY, default="1G", show_default=True, help="Read buffers, at most."),
             click.option("--io", type=click.Choice(ways), default="auto", show_default=True,
                          help="How files are read."),
         ]

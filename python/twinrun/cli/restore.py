@@ -8,7 +8,7 @@ import click
 
 from ..errors import TwinrunError, one_line
 from ..words import counted
-from .common import PATH, SIZE, THREADS, console
+from .common import MEMORY, PATH, THREADS, console
 from .help import Verb
 
 
@@ -32,7 +32,7 @@ from .help import Verb
 @click.option("--rank", type=click.IntRange(0), default=0, show_default=True, help="Rank, with --field.")
 @click.option("--bytes", "part", default=None, metavar="OFFSET:COUNT", help="Only these bytes, with --field.")
 @click.option("--threads", type=THREADS, default=0, help="Worker threads; 0: all cores.")
-@click.option("--memory", type=SIZE, default="1G", show_default=True, help="Read buffers, at most.")
+@click.option("--memory", type=MEMORY, default="1G", show_default=True, help="Read buffers, at most.")
 def restore(
     record: str,
     to: str,

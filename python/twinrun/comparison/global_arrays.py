@@ -12,7 +12,7 @@ from ..runs.subject import Place
 from ..runs.values import are_comparable, by_values, castable, in_common_type
 from .entry import compare_entry, pieces_of_share
 from .facts import compare_facts
-from .matching import StepMatch, at_place, lost, missing_ranks
+from .matching import StepMatch, at_place, fields_named, lost, missing_ranks
 from .outcome import Outcome
 from .ranks import OpenStep
 from .request import Request, Selection
@@ -65,7 +65,7 @@ def compare_global_arrays(
             if scattered:
                 # Not Unmatched: `common` must not leave out a rank that one run lost.
                 lacking = "; ".join(map(str, missing_ranks(match, request.a, request.b)))
-                problem = Incomparable(f"field {', '.join(map(repr, scattered))}: {lacking}")
+                problem = Incomparable(f"{fields_named(scattered)}: {lacking}")
                 found.problems.append((len(entries), request.kept(problem, match)))
     except TwinrunError as error:
         if not request.goes_on:

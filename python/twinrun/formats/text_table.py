@@ -302,7 +302,7 @@ class _TextTable:
                 raise FormatError(
                     "is not a table that can be read",
                     where=path,
-                    fix="rows of one length, as numpy.savetxt writes",
+                    fix="write rows of one length, as numpy.savetxt does",
                 )
             self.layout, _ = found
             self._quotes = self.layout.delimiter is not None
@@ -342,7 +342,7 @@ class _TextTable:
                     break
                 if length >= _LONGEST_RECORD:
                     raise Unsupported(
-                        f"a row of more than {_LONGEST_RECORD} bytes at byte {at}", where=self.path
+                        f"has a row of more than {_LONGEST_RECORD} bytes, at byte {at}", where=self.path
                     )
                 length *= 4
             yield at, block[:end]
@@ -375,7 +375,7 @@ class _TextTable:
         block = self._rows_of(block)
         if _row_of_another_width(block, delimiter, width, quotes=b'"' in block):
             what = f"a row after byte {begin} does not have {width} cells, as the first row has"
-            raise FormatError(what, where=self.path, fix="rows of one length, as numpy.savetxt writes")
+            raise FormatError(what, where=self.path, fix="write rows of one length, as numpy.savetxt does")
 
     def _parse(self, block: bytes, types: dict[int, object] | None = None) -> Any:
         """The pandas DataFrame of a block.
@@ -403,7 +403,9 @@ class _TextTable:
             encoding="utf-8",
         )
         if frame.shape[1] != width:
-            raise DamagedFile(f"rows of {frame.shape[1]} cells; the first row has {width}", where=self.path)
+            raise DamagedFile(
+                f"has rows of {frame.shape[1]} cells, and its first row has {width}", where=self.path
+            )
         return frame
 
     def _arrays(self, number: int) -> list[np.ndarray]:

@@ -92,6 +92,7 @@ class FieldRef:
     stored_name: str = ""  # in the record that holds its elements, where it is not `name`
     stored: FieldRef | None = None  # of a field in a wider type than it is stored in: that one
     told_shape: tuple[int, ...] | None = None  # see formats.Field
+    null: bool = False  # see formats.Field
     told_type: str = ""  # of numbers that the core does not know in their own type: its name
 
     @property
@@ -230,6 +231,11 @@ class FieldLayout(Protocol):
     def fortran_order(self) -> bool: ...
 
 
+def shape_text(field: FieldLayout) -> str:
+    """The shape of a field for people."""
+    return "null (no elements)" if getattr(field, "null", False) else str(list(field.user_shape))
+
+
 def check_alike(
     a: FieldLayout,
     b: FieldLayout,
@@ -267,7 +273,7 @@ def check_alike(
         )
     if a.user_shape != b.user_shape:
         raise Incomparable(
-            f"{what}: shape {list(a.user_shape)} in {label_a}, {list(b.user_shape)} in {label_b}",
+            f"{what}: shape {shape_text(a)} in {label_a}, {shape_text(b)} in {label_b}",
             fix="shapes must agree",
         )
 
@@ -346,6 +352,7 @@ def refs_of_fields(fields: Mapping[str, Field], path: str) -> list[FieldRef]:
             kind=f.kind,
             tell=f.tell,
             told_shape=f.told_shape,
+            null=f.null,
         )
         if f.extents is not None:
             ref.extents = [

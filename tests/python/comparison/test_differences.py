@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gc
 import math
 import os
@@ -419,3 +420,13 @@ def test_without_pyarrow_the_command_to_install_it_is_named(
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(MissingPackage, match=r"pip install 'twinrun\[parquet\]'"):
         write_differences(found, tmp_path / "d.parquet")
+
+
+def test_csv_holds_any_name(tmp_path: Path) -> None:
+    """Also those with an end of a line that Python's csv would not quote."""
+    names = ["a,b", 'c"d', "e\nf", "g\rh", "i\r\nj", "=1+1"]
+    a, b = ({name: np.full(1, value) for name in names} for value in (0.0, 1.0))
+    write_differences(twinrun.compare(a, b), str(tmp_path / "d.csv"))
+    with open(tmp_path / "d.csv", newline="") as file:
+        assert [row["field"] for row in csv.DictReader(file)] == names
+    assert b"\r\n" not in (tmp_path / "d.csv").read_bytes().replace(b"i\r\nj", b"")

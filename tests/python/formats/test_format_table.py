@@ -501,3 +501,16 @@ def test_numbers_beyond_float64_are_not_all_infinity(text: str, tmp_path: Path) 
         paths[0].write_text(text.format(value))
         result = twinrun.compare(paths[0], paths[0])
         assert {f.dtype for f in result.fields} == {"f64", "i64"} and result.same
+
+
+def test_errors_of_tables_are_sentences(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("a,b\n1,2\n" + "3,4\n" * 300 + "5\n")
+    check_error(
+        command("compare", path, path, "--format", "table"),
+        "does not have 2 cells, as the first row has; write rows of one length",
+    )
+    path = tmp_path / "t"
+    path.write_text("words only, and no table\n")
+    with pytest.raises(FormatError, match="it is text, and no table; if it has rows of one length, name it"):
+        open_file(path)
