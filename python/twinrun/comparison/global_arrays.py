@@ -127,8 +127,9 @@ def _global_pair(
     parts = parts_of_both(name, sides, labels, request.settings.cache)
     x, y = (of_run.field() for of_run in parts)
     may_cast = not request.settings.by_values and castable(x.dtype, y.dtype)
-    check_alike(x, y, f"{at}field {name!r}", *labels, castable=may_cast)
-    return in_one_order(x, y)
+    what = f"{at}field {name!r}"
+    check_alike(x, y, what, *labels, castable=may_cast)
+    return in_one_order(x, y, what)
 
 
 def _pair_at(
@@ -142,7 +143,8 @@ def _pair_at(
             x, y = by_values(x, y)
         mixed = values and are_comparable(x.dtype, y.dtype)
         may_cast = not values and castable(x.dtype, y.dtype)
-        check_alike(x, y, f"{at}field {x.name!r}", request.a.label, request.b.label, mixed, may_cast)
+        what = f"{at}field {x.name!r}"
+        check_alike(x, y, what, request.a.label, request.b.label, mixed, may_cast)
+        return in_one_order(x, y, what)
     except TwinrunError as error:
         return error
-    return in_one_order(x, y)

@@ -338,11 +338,11 @@ def _checked(
                 continue
             mixed = values and are_comparable(x.dtype, y.dtype)
             may_cast = not values and castable(x.dtype, y.dtype)
-            check_alike(x, y, f"{at}field {x.name!r}", a.label, b.label, mixed, may_cast)
+            what = f"{at}field {x.name!r}"
+            check_alike(x, y, what, a.label, b.label, mixed, may_cast)
+            result.pairs.append(in_one_order(x, y, what))
         except Incomparable as error:
             result.problems.append(error)
-            continue
-        result.pairs.append(in_one_order(x, y))
     return result
 
 
