@@ -582,6 +582,7 @@ def periods_of(period: str | float | Iterable[float] | None) -> Periods:
         return Periods()
     if isinstance(period, str):
         return parse_periods(period)
+    given: list[object]
     try:
         given = list(period)  # type: ignore[arg-type]
     except TypeError:

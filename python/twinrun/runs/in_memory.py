@@ -42,7 +42,7 @@ class Arrays(Subject):
         self._refs = None if isinstance(arrays, _core.FieldList) else self._fields(arrays)
 
     def _fields(self, arrays: Mapping[str, object]) -> dict[str, FieldRef]:
-        refs = {}
+        refs: dict[str, FieldRef] = {}
         for name, array in arrays.items():
             if isinstance(array, (np.ndarray, np.generic)) and _is_wide(array.dtype):
                 refs.update((ref.name, ref) for ref in _wide(name, array, self.label))
