@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from . import _core
-from .errors import FormatError, TwinrunError, Unsupported
+from .errors import FormatError, TwinrunError, Unsupported, in_short
 from .urls import looks_like_url, without_secrets
 
 __all__ = [
@@ -44,19 +44,21 @@ def check_settings(
         ("threads", threads), ("memory", memory), ("residue_bits", residue_bits), ("chunk_bytes", chunk_bytes),
     ):  # fmt: skip
         if not hasattr(value, "__index__"):
-            raise TwinrunError(f"{name} must be a whole number, not {value!r}")
+            raise TwinrunError(f"{name} must be a whole number, not {in_short(value)}")
     if not 0 <= threads <= _MOST_THREADS:
-        raise TwinrunError(f"threads must be 0 (all cores) to {_MOST_THREADS}, not {threads!r}")
-    if not 0 <= memory < 1 << 62:
-        raise TwinrunError(f"memory must be a number of bytes, not {memory!r}")
+        raise TwinrunError(f"threads must be 0 (all cores) to {_MOST_THREADS}, not {in_short(threads)}")
+    if not 0 < memory < 1 << 62:
+        raise TwinrunError(f"memory must be a number of bytes above 0, not {in_short(memory)}")
     if residue_bits not in (0, 2, 4):
-        raise TwinrunError(f"residue_bits must be 0, 2 or 4, not {residue_bits!r}")
+        raise TwinrunError(f"residue_bits must be 0, 2 or 4, not {in_short(residue_bits)}")
     if not 4096 <= chunk_bytes <= 1 << 20 or chunk_bytes & (chunk_bytes - 1):
         raise TwinrunError(
-            f"the chunk size must be a power of two from 4096 to 1048576 bytes, not {chunk_bytes!r}"
+            f"the chunk size must be a power of two from 4096 to 1048576 bytes, not {in_short(chunk_bytes)}"
         )
     if io not in ("auto", "uring", "pread") and not (gds and io == "gds"):
-        raise TwinrunError(f"io must be auto, uring{', pread or gds' if gds else ' or pread'}, not {io!r}")
+        raise TwinrunError(
+            f"io must be auto, uring{', pread or gds' if gds else ' or pread'}, not {in_short(io)}"
+        )
 
 
 def format_options(given: object) -> dict[str, object]:
@@ -131,13 +133,19 @@ def paths_given(
 
 
 def tolerance_number(name: str, value: object) -> float:
-    """A tolerance as a number. Raises TwinrunError for a text, and whatever else is no number."""
+    """A tolerance as a number. Raises TwinrunError for a text, a boolean, and whatever else is no number."""
     try:
-        if isinstance(value, (str, bytes, bytearray)):
+        # True is 1 for Python. It is more likely the value of another parameter.
+        if isinstance(value, (str, bytes, bytearray)) or is_boolean(value):
             raise TypeError
         return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
-        raise TwinrunError(f"{name} must be a number, not {value!r}") from None
+        raise TwinrunError(f"{name} must be a number, not {in_short(value)}") from None
+
+
+def is_boolean(value: object) -> bool:
+    """Whether a value is a boolean of Python or NumPy, which need not be loaded."""
+    return isinstance(value, bool) or type(value).__name__ in ("bool", "bool_")
 
 
 def step_number(step: object) -> int:
@@ -145,9 +153,9 @@ def step_number(step: object) -> int:
     try:
         number = operator.index(step)  # type: ignore[arg-type]
     except TypeError:
-        raise TwinrunError(f"a step is an integer, not {step!r}") from None
+        raise TwinrunError(f"a step is an integer, not {in_short(step)}") from None
     if not -(1 << 63) <= number < 1 << 63:
-        raise TwinrunError(f"step {number} does not fit into 64 bits")
+        raise TwinrunError(f"step {in_short(number)} does not fit into 64 bits")
     return number
 
 

@@ -54,6 +54,9 @@ _PARAMETERS = {
     "--key auto": "key='auto'",
     "--method direct": "options=CompareOptions(method='direct')",
     **{f"--format {name}": f"format='{name}'" for name in ("bytes", "raw", "table")},
+    "--append": "append=True",
+    "--update": "update=True",
+    "--flat": "flat=True",
     "--field": "fields",
     "--leave-out": "leave_out",
     "--ignore-attribute": "ignore_attributes",
@@ -122,6 +125,17 @@ def one_line(text: str, longest: int = _LONGEST) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def in_short(value: object, longest: int = 60) -> str:
+    """A value that a caller gave, as messages have it: a long one is cut in its middle."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no integer of more than 4300 digits
+        return (
+            f"an integer of {value.bit_length()} bits" if isinstance(value, int) else "a value without text"
+        )
+    return text if len(text) <= longest else f"{text[: longest // 2]}…{text[-(longest // 2) :]}"
 
 
 class TwinrunError(Exception):

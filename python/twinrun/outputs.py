@@ -13,8 +13,9 @@ import json
 import os
 import re
 import stat
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from .errors import TwinrunError
 from .marks import (
@@ -39,6 +40,7 @@ __all__ = [
     "check_folder",
     "check_outputs",
     "check_writable",
+    "csv_writer",
     "named_by_user",
     "picture_form",
     "replacing",
@@ -203,19 +205,42 @@ def save_figure(figure: Any, path: str | os.PathLike[str], **options: object) ->
     Raises TwinrunError.
     """
     try:
-        # a pipe or a device cannot be replaced by renaming
-        if os.path.exists(path) and not os.path.isfile(path):
-            with open(path, "wb") as out:
-                figure.savefig(out, format=picture_form(path), **options)
-            return
-        with replacing(path) as temporary:
-            figure.savefig(temporary, format=picture_form(path), **options)
+        with warnings.catch_warnings():
+            # Names may be of any script, and the font draws a box for what it lacks.
+            warnings.filterwarnings("ignore", r"Glyph .* missing from", UserWarning)
+            # a pipe or a device cannot be replaced by renaming
+            if os.path.exists(path) and not os.path.isfile(path):
+                with open(path, "wb") as out:
+                    figure.savefig(out, format=picture_form(path), **options)
+                return
+            with replacing(path) as temporary:
+                figure.savefig(temporary, format=picture_form(path), **options)
     except (OSError, ValueError) as e:
         raise TwinrunError(
             f"cannot write the picture: {getattr(e, 'strerror', None) or e}",
             where=path,
             fix="name another file, as .png, .pdf or .svg",
         ) from None
+
+
+def csv_writer(file: TextIO) -> Any:
+    r"""A writer of `csv` whose rows end with "\n", and which quotes a text with any end of a line.
+
+    >>> import io
+    >>> file = io.StringIO()
+    >>> csv_writer(file).writerow(["a\rb", "c,d"])
+    >>> file.getvalue()
+    '"a\rb","c,d"\n'
+    """
+
+    import csv  # few commands write it
+
+    class Lines:
+        def write(self, row: str) -> None:
+            file.write(row.removesuffix("\r\n") + "\n")
+
+    # Before 3.13 Python quotes only the characters that end its own rows.
+    return csv.writer(Lines(), lineterminator="\r\n")
 
 
 def _history_parts(folder: Path) -> Iterator[Path]:

@@ -26,7 +26,7 @@ import numpy as np
 from .. import _core
 from ..arguments import any_path, names_given, paths_given
 from ..capture.run import RankRun, Run
-from ..errors import DamagedFile, FormatError, Incomparable, MissingFile, TwinrunError, Unsupported
+from ..errors import DamagedFile, FormatError, Incomparable, MissingFile, TwinrunError, Unsupported, in_short
 from ..formats import Field, detect, open_file
 from ..formats.element_types import scalars_of, storage_dtype
 from ..formats.folder import is_history
@@ -139,7 +139,7 @@ def perturb_copies(
     if not paths:
         raise TwinrunError("no input file", fix="name the files to be perturbed")
     if isinstance(members, bool) or not isinstance(members, int) or not 1 <= members <= _MOST_MEMBERS:
-        raise TwinrunError(f"members must be from 1 to {_MOST_MEMBERS}, not {members!r}")
+        raise TwinrunError(f"members must be from 1 to {_MOST_MEMBERS}, not {in_short(members)}")
     globs = None if fields is None else names_given(fields, "fields")
     pattern = None if match is None else _pattern(match)
     _check_sources(paths, step)

@@ -16,7 +16,7 @@ from typing import cast
 import numpy as np
 
 from .. import _core
-from ..comparison.matching import names
+from ..comparison.matching import fields_named, names, steps_named
 from ..errors import Incomparable, TwinrunError, Unmatched
 from ..formats.element_types import COMPLEX, FLOATING, storage_dtype, widened
 from ..marks import TRACE_EVENTS
@@ -174,7 +174,7 @@ class Members:
             missing = sorted(everywhere - set(one))
             if missing:
                 raise Unmatched(
-                    f"{_at(step)}field {names(map(repr, missing))} of other runs: not there", where=label,
+                    f"{_at(step)}{fields_named(missing)} of other runs: not there", where=label,
                     fix="leave the field out with --leave-out, or the run",
                 )  # fmt: skip
         if not everywhere and any(held):
@@ -455,7 +455,7 @@ def open_members(
     for label, own in zip(labels, every, strict=True):
         missing = sorted((s for s in together - own), key=lambda s: -1 if s is None else s)
         if missing:
-            said = "files without a step" if missing == [None] else f"step {names(missing)}"
+            said = "files without a step" if missing == [None] else steps_named(missing)
             raise Unmatched(
                 f"{said} of other runs: not there",
                 where=label,

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from ..arguments import names_given
-from ..errors import TwinrunError
+from ..errors import TwinrunError, in_short
 from ..formats.element_types import widened
 
 __all__ = [
@@ -49,9 +49,9 @@ class Change:
         if self.ulp is not None and (
             isinstance(self.ulp, bool) or not isinstance(self.ulp, int) or not 1 <= self.ulp <= _MOST_ULP
         ):
-            raise TwinrunError(f"ulp must be an integer from 1 to {_MOST_ULP}, not {self.ulp!r}")
+            raise TwinrunError(f"ulp must be an integer from 1 to {_MOST_ULP}, not {in_short(self.ulp)}")
         if self.relative is not None and not 0 < self.relative <= 0.1:
-            raise TwinrunError(f"relative must be above 0 and at most 0.1, not {self.relative!r}")
+            raise TwinrunError(f"relative must be above 0 and at most 0.1, not {in_short(self.relative)}")
 
     def __str__(self) -> str:
         return f"{self.ulp} ulp" if self.relative is None else f"{self.relative:g} relative"
@@ -207,7 +207,7 @@ def changed_numbers(made: np.ndarray, given: np.ndarray) -> int:
 
 def checked_seed(seed: object) -> int:
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
-        raise TwinrunError(f"seed must be an integer of at least 0, not {seed!r}")
+        raise TwinrunError(f"seed must be an integer of at least 0, not {in_short(seed)}")
     return int(seed)
 
 

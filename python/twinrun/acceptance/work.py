@@ -11,7 +11,7 @@ import numpy as np
 
 from ..arguments import names_given
 from ..comparison.tolerances import missing_steps, parse_steps
-from ..errors import Incomparable, MissingPackage, TwinrunError, one_line
+from ..errors import Incomparable, MissingPackage, TwinrunError, in_short, one_line
 from ..words import counted, number
 from .growth import Grown, floors, grown, rate, saturated, smallest_relative
 from .members import Members, NoData, open_members
@@ -43,13 +43,15 @@ class Settings:
 
     def __post_init__(self) -> None:
         if not 0.5 <= self.confidence < 1:
-            raise TwinrunError(f"confidence must be at least 0.5 and below 1, not {self.confidence!r}")
+            raise TwinrunError(
+                f"confidence must be at least 0.5 and below 1, not {in_short(self.confidence)}"
+            )
         if not 1 <= self.growth < math.inf:
-            raise TwinrunError(f"growth must be a number of at least 1, not {self.growth!r}")
+            raise TwinrunError(f"growth must be a number of at least 1, not {in_short(self.growth)}")
         if not 0 < self.spread < 1:
-            raise TwinrunError(f"spread must be between 0 and 1, not {self.spread!r}")
+            raise TwinrunError(f"spread must be between 0 and 1, not {in_short(self.spread)}")
         if not 99 <= self.permutations <= 10**7:
-            raise TwinrunError(f"permutations must be from 99 to 10000000, not {self.permutations!r}")
+            raise TwinrunError(f"permutations must be from 99 to 10000000, not {in_short(self.permutations)}")
 
     @property
     def alpha(self) -> float:

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 
 from .. import _core
-from ..errors import TwinrunError
+from ..errors import TwinrunError, in_short
 
 __all__ = ["METHODS", "RecordOptions", "offer_packing_library"]
 
@@ -96,7 +96,9 @@ class RecordOptions:
         if self.method not in METHODS:
             raise TwinrunError(f"method {self.method!r} is none of {', '.join(METHODS)}")
         if not (isinstance(self.chunk, int) and 32 <= self.chunk <= 65536 and self.chunk.bit_count() == 1):
-            raise TwinrunError(f"chunk must be a power of two from 32 to 65536 bytes, not {self.chunk!r}")
+            raise TwinrunError(
+                f"chunk must be a power of two from 32 to 65536 bytes, not {in_short(self.chunk)}"
+            )
         if self.table < 0:
             raise TwinrunError("table must not be negative")
         codec = self.compress or ("zstd" if _core.has_codec("zstd") else "none")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
@@ -12,6 +13,7 @@ from ..errors import DamagedFile, FormatError, MissingFile, TwinrunError
 from ..formats.folder import is_history
 from ..runs.verify import damaged_metadata
 from .record_options import RecordOptions
+from .taken import in_words
 from .tree import Tree, steps_of
 
 __all__ = [
@@ -25,6 +27,8 @@ __all__ = [
     "restore",
     "write_part",
 ]
+
+_SEVERAL = "files of several steps need a folder for each"  # as the core says it
 
 
 @dataclass(frozen=True)
@@ -264,7 +268,7 @@ def pack(
         raise MissingFile("no such folder", where=source, fix="check the path")
     if is_history(source):
         facts.notes += _notes_of_history(source)
-        _core.pack_history(source, record, settled, visit)
+        packed = functools.partial(_core.pack_history, source, record, settled, visit)
     elif os.path.isdir(source):
         if os.path.commonpath([os.path.realpath(source), os.path.realpath(record)]) == os.path.realpath(
             source
@@ -278,11 +282,17 @@ def pack(
             raise MissingFile(
                 "no files in it", where=source, fix="name a history, or a folder with the files of a run"
             )
-        _core.pack_files(steps_of(tree, _known_steps(record, append)), record, settled, visit)
+        steps = steps_of(tree, _known_steps(record, append))
+        packed = functools.partial(_core.pack_files, steps, record, settled, visit)
     else:
         raise FormatError(
             "is neither a history nor a folder", where=source, fix="name the folder that holds the steps"
         )
+    try:
+        packed()
+    except TwinrunError as error:
+        fix = "give --append to go on with it, --update where steps changed, or another folder"
+        raise in_words(error, record, fix) from None
     return facts
 
 
@@ -344,7 +354,16 @@ def restore(
     chosen = [s.step for s in history.steps] if steps is None else list(steps)
     if not chosen:
         raise MissingFile("no step to restore", where=record)
-    return _core.unpack_steps(record, chosen, to, flat, threads or os.cpu_count() or 1, memory)
+    try:
+        return _core.unpack_steps(record, chosen, to, flat, threads or os.cpu_count() or 1, memory)
+    except TwinrunError as error:
+        if _SEVERAL not in str(error):
+            raise
+        raise TwinrunError(
+            "holds files of several steps, which need a folder for each",
+            where=record,
+            fix="choose one step, or leave out --flat",
+        ) from None
 
 
 def _part(

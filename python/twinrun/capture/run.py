@@ -16,8 +16,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import _core
-from ..arguments import check_settings, checked_path, names_given, own_folder, step_number
-from ..errors import Incomparable, StepLost, TwinrunError
+from ..arguments import (
+    check_settings,
+    checked_path,
+    names_given,
+    own_folder,
+    step_number,
+    tolerance_number,
+)
+from ..errors import Incomparable, StepLost, TwinrunError, in_short
 from ..formats.element_types import storage_dtype, unit_of
 from ..formats.labels import label_told, labels_told
 from ..runs.arrays import DeviceArrayView, writable
@@ -28,6 +35,7 @@ from ..urls import is_url, without_secrets
 from .facts import CaptureFacts, Divergence, divergence_of
 from .record_options import RecordOptions, offer_packing_library
 from .session_settings import bucket_tier, set_places, set_record
+from .taken import in_words
 
 if TYPE_CHECKING:
     from .bucket_tier import BucketTier  # it needs what uploads need
@@ -36,7 +44,6 @@ if TYPE_CHECKING:
 __all__ = ["RankRun", "Run"]
 
 _LAST_STEP = (1 << 63) - 1
-_TAKEN = "holds a history already"  # as the core says it
 
 
 def _check_unit(name: str, array: object, session: _core.Session, step: int) -> None:
@@ -234,13 +241,14 @@ class Run:
         if digest not in ("linear", "published"):
             raise TwinrunError("digest must be 'linear' or 'published'", where=path)
         check_settings(threads=threads, residue_bits=residue_bits, chunk_bytes=chunk_bytes)
-        _core.check_tolerance(float(atol), float(rtol))
+        atol, rtol = tolerance_number("atol", atol), tolerance_number("rtol", rtol)
+        _core.check_tolerance(atol, rtol)
         self._tolerances = own_tolerances(tolerances)
         self._path = given = checked_path(path)
         if not is_url(given):
             own_folder(given, "it writes to s3:// and gs:// only")
         chosen = _core.SessionSettings()
-        chosen.atol, chosen.rtol = float(atol), float(rtol)
+        chosen.atol, chosen.rtol = atol, rtol
         chosen.residue_bits, chosen.chunk_bytes, chosen.digest = residue_bits, chunk_bytes, digest
         chosen.keep_data, chosen.existing, chosen.threads = bool(keep_data), existing, threads
         chosen.background, chosen.replace_steps = bool(background), bool(replace_steps)
@@ -276,13 +284,8 @@ class Run:
             try:
                 return _core.Session(self._path, settings, python_facts())
             except TwinrunError as error:
-                if _TAKEN not in str(error):
-                    raise
-                raise TwinrunError(
-                    _TAKEN,
-                    where=self._path,
-                    fix="give existing='append' to go on with it, existing='replace' to begin anew, or another folder",
-                ) from None
+                fix = "give existing='append' to go on with it, existing='replace' to begin anew, or another folder"
+                raise in_words(error, self._path, fix) from None
         try:
             session = _core.Session(self._bucket.folder, settings, python_facts())
         except BaseException:
@@ -429,7 +432,7 @@ class Run:
         from .events import EventWriter, copied
 
         if not isinstance(phase, str) or not phase:
-            raise TwinrunError(f"a phase is a name, not {phase!r}", where=self._path)
+            raise TwinrunError(f"a phase is a name, not {in_short(phase)}", where=self._path)
         start = time.perf_counter()
         if self._phases is not None and self._phased != number:
             writer, self._phases = self._phases, None

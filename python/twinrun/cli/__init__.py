@@ -110,7 +110,9 @@ def _said(error: BaseException) -> str:
         path = path.removesuffix(f" {QUICK}")
         if isinstance(error, click.NoSuchOption) and error.option_name == "--vs":
             return f"--vs stands before --: write {path} -- 'cmd A' --vs 'cmd B' (see: {path} --help)"
-        return f"{' '.join(error.format_message().split())} (see: {path} --help)"  # click's has lines
+        from .common import worded
+
+        return f"{worded(error)} (see: {path} --help)"
     if isinstance(error, TwinrunError):
         return str(error)
     if isinstance(error, BrokenPipeError):

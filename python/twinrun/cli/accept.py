@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from .common import PATH, SIZE, Range, format_options, progress_bar
+from .common import MEMORY, PATH, Range, format_options, progress_bar
 from .help import Verb
 
 __all__ = ["accept"]
@@ -54,7 +54,7 @@ class _Accept(Verb):
               help="Choices of new runs that are drawn, where there are more.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(0), default=20171128, help="Of these choices.")
 @click.option(
-    "--memory", type=SIZE, default="1G", show_default=True, help="For elements sorted by ID, at most."
+    "--memory", type=MEMORY, default="1G", show_default=True, help="For elements sorted by ID, at most."
 )
 @click.option("--json", "json_file", type=PATH, default=None, metavar="FILE", help="All facts; - is stdout.")
 @click.option("--html", "html_file", type=PATH, default=None, metavar="FILE", help="A self-contained page.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -12,25 +13,30 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from ..errors import one_line
+from .help import Verb
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 __all__ = [
     "EXIT_STATUS",
+    "MEMORY",
     "PATH",
     "SIZE",
     "THREADS",
     "Range",
     "Size",
+    "VerbWithJson",
     "console",
     "device_options",
     "format_options",
+    "json_option",
     "over_ranks",
     "print_not_compared",
     "progress_bar",
     "read_options",
     "say_without_effect",
+    "worded",
 ]
 
 
@@ -48,6 +54,10 @@ class Size(click.ParamType):
     """Bytes, as 512M, 2GiB, 65536."""
 
     name = "size"
+
+    def __init__(self, least: int = 0) -> None:
+        self._least = least  # that works
+
     _units: ClassVar = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
@@ -58,6 +68,8 @@ class Size(click.ParamType):
         if unit in self._units:
             try:
                 n = int(float(text[: len(text) - len(unit)]) * (1 << self._units[unit]))
+                if 0 <= n < self._least:
+                    self.fail(f"{value!r} is too small: give at least {self._least >> 20}M", param, ctx)
                 if 0 <= n < 1 << 62:
                     return n
             except (ValueError, OverflowError):
@@ -65,11 +77,57 @@ class Size(click.ParamType):
         self.fail(f"{value!r} is not a size: write 512M, 2G or a number of bytes", param, ctx)
 
 
+class VerbWithJson(Verb):
+    """A verb whose --json prints where no FILE follows, as it did when it took none: see `json_option`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.MissingParameter:
+            if "--json" not in given:
+                raise
+            # The word behind it is no FILE, but the argument that is missing.
+            given[given.index("--json")] = "--json=-"
+            ctx.params.clear()
+            return super().parse_args(ctx, given)
+
+
+def json_option(said: str) -> Callable[[Callable], Callable]:
+    """--json FILE, as all verbs have it; --json alone is standard output. For verbs of `VerbWithJson`."""
+    return click.option(
+        "--json",
+        "json_file",
+        type=PATH,
+        is_flag=False,
+        flag_value="-",
+        default=None,
+        metavar="[FILE]",
+        help=f"{said}; - or no FILE is stdout.",
+    )
+
+
+# What click says of a number, and what it means.
+_NUMBERS = (
+    (re.compile(r"is not a valid integer(?: range)?\."), "is no whole number."),
+    (re.compile(r"is not a valid float(?: range)?\."), "is no number."),
+)
+
+
+def worded(error: click.ClickException) -> str:
+    """The words of a wrong option in one line, with click's words for numbers in plain ones."""
+    said = " ".join(error.format_message().split())
+    for pattern, words in _NUMBERS:
+        said = pattern.sub(words, said)
+    return said
+
+
 EXIT_STATUS = {"same": 0, "different": 1, "incomparable": 2}  # of a verdict
 
 # A path that the verb itself looks at: what click says of one that may not be read has no advice.
 PATH = click.Path(readable=False)
 SIZE = Size()
+MEMORY = Size(1 << 20)  # a buffer is not smaller
 THREADS = click.IntRange(0, 4096)
 _MOST_PROBLEMS = 10  # that are printed of one file
 
@@ -108,7 +166,7 @@ def read_options(verb: Callable, ways: tuple[str, ...] = ("auto", "uring", "prea
     for option in reversed(
         [
             click.option("--threads", type=THREADS, default=0, help="Worker threads; 0: all cores."),
-            click.option("--memory", type=SIZE, default="1G", show_default=True, help="Read buffers, at most."),
+            click.option("--memory", type=MEMORY, default="1G", show_default=True, help="Read buffers, at most."),
             click.option("--io", type=click.Choice(ways), default="auto", show_default=True,
                          help="How files are read."),
         ]

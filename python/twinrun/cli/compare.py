@@ -22,6 +22,7 @@ from .common import (
     format_options,
     over_ranks,
     progress_bar,
+    worded,
 )
 from .help import Verb
 
@@ -145,7 +146,7 @@ class _Compare(Verb):
         except click.UsageError as e:
             if "--bisect" not in given:
                 raise
-            click.echo(one_line(f"twinrun: {e.format_message()} (see: {ctx.command_path} --help)"), err=True)
+            click.echo(one_line(f"twinrun: {worded(e)} (see: {ctx.command_path} --help)"), err=True)
             ctx.exit(_ABORT)
 
 
@@ -168,7 +169,7 @@ def for_bisect(verb: Callable[..., int]) -> Callable[..., int]:
             click.echo("twinrun: interrupted before the work was done", err=True)
             return _INTERRUPTED
         except click.UsageError as e:
-            click.echo(one_line(f"twinrun: {e.format_message()} (see: twinrun compare --help)"), err=True)
+            click.echo(one_line(f"twinrun: {worded(e)} (see: twinrun compare --help)"), err=True)
             return _ABORT
         except (TwinrunError, OSError, MemoryError) as e:
             with contextlib.suppress(OSError):

@@ -12,7 +12,7 @@ import click
 
 from ..errors import MissingFile, TwinrunError
 from .choices import IMPORTED
-from .common import PATH, Range, console
+from .common import PATH, Range, VerbWithJson, console, json_option
 from .help import QUICK, Group, options_of
 from .progress import Teller, span
 from .quick import init, quick
@@ -145,18 +145,24 @@ def run(
     return 0
 
 
-@ensemble.command()
+@ensemble.command(cls=VerbWithJson)
 @click.argument("folder", type=PATH)
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def status(folder: str, as_json: bool) -> int:
+@json_option("All facts")
+def status(folder: str, json_file: str | None) -> int:
     """Say how far a study is, also while it runs."""
     from ..ensemble.run import runner
 
     found = runner.status_of(folder)
     out = console()
-    if as_json:
-        out.print(json.dumps(found), soft_wrap=True)
-        return 0
+    if json_file is not None:
+        from ..ensemble.study.record import files_of_study
+        from ..outputs import check_outputs
+        from ..report.document import write_text
+
+        check_outputs({"--json": json_file}, files_of_study(folder))
+        write_text(json_file, json.dumps(found) + "\n")
+        if json_file == "-":
+            return 0
     out.print(
         f"{found['study']}: {found['ended']} of {found['tasks']} tasks have run, "
         f"{'a runner is at work' if found['runner_at_work'] else 'no runner is at work'}",

@@ -101,7 +101,10 @@ EXAMPLES: dict[str, list[tuple[str, str]]] = {
         ("twinrun pack runs/a records/a", "a captured run, or a folder of any program's files"),
         ("twinrun pack runs/b records/b --against records/a", "only what differs from another run's record"),
     ],
-    "restore": [("twinrun restore records/a back --step 40", "one step, bit for bit")],
+    "restore": [
+        ("twinrun restore records/a back --step 40", "one step, bit for bit"),
+        ("twinrun restore records/a back --step 40 --flat", "other programs' files: without a folder step-40"),
+    ],
     "compact": [("twinrun compact records/a --keep-last 10", "")],
     "golden": [
         ("twinrun golden save run1 -o golden/run --atol 1e-6", "once; then commit golden/run"),
@@ -190,7 +193,7 @@ _EXPERTS = frozenset(
 # Options of files without a description of their content.
 _FILES = frozenset("format_name dtype shape offset format_option".split())
 _REPORTS = frozenset(
-    """json_file as_json picture html_file html junit github list_differences listing most_listed verbose quiet bisect
+    """json_file picture html_file html junit github list_differences listing most_listed verbose quiet bisect
     export_json export_csv export_markdown""".split()
 )
 _SELECTION = frozenset(

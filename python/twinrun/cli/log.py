@@ -12,8 +12,7 @@ import click
 from .. import _core
 from ..errors import one_line
 from ..words import byte_size, counted
-from .common import PATH, console
-from .help import Verb
+from .common import PATH, VerbWithJson, console, json_option
 
 if TYPE_CHECKING:
     from ..report.lines import Grid, Line
@@ -54,10 +53,10 @@ def _divergence(step: _core.HistoryStep) -> str:
     return one_line(f"{where}{at[0].divergence}{more}")
 
 
-@click.command(cls=Verb)
+@click.command(cls=VerbWithJson)
 @click.argument("run", type=PATH)
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def log(run: str, as_json: bool) -> int:
+@json_option("All facts")
+def log(run: str, json_file: str | None) -> int:
     """List the committed steps of a history: sizes, how long capture blocked the application, where it
     diverged.
     """
@@ -65,9 +64,14 @@ def log(run: str, as_json: bool) -> int:
     from ..arguments import checked_path, own_source
 
     history = _core.open_history(own_source(checked_path(run)))
-    if as_json:
-        print(json.dumps(_document(history), indent=1))
-        return 0
+    if json_file is not None:
+        from ..outputs import check_outputs
+        from ..report.document import write_text
+
+        check_outputs({"--json": json_file}, [run])
+        write_text(json_file, json.dumps(_document(history), indent=1) + "\n")
+        if json_file == "-":
+            return 0
     from ..report.lines import print_parts, write_parts
 
     if not write_parts(sys.stdout, _listing(run, history)):

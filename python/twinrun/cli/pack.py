@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING
 
 import click
 
-from ..errors import one_line
+from ..errors import TwinrunError, one_line
 from ..words import byte_size, counted
 from .choices import METHODS
-from .common import PATH, SIZE, THREADS, console
-from .help import Verb
+from .common import PATH, SIZE, THREADS, VerbWithJson, console, json_option
 
 if TYPE_CHECKING:
     from ..capture.records import PackedStep
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MOST = 20  # notes that are shown
 
 
-@click.command(cls=Verb)
+@click.command(cls=VerbWithJson)
 @click.argument("source", type=PATH)
 @click.argument("record", type=PATH)
 @click.option(
@@ -53,13 +53,11 @@ MOST = 20  # notes that are shown
 @click.option("--table", type=SIZE, default="0", help="Memory for the table of hashes, at most; 0: no limit.")
 @click.option("--verify", is_flag=True, help="Compare bytes, not hashes alone. Slower.")
 @click.option("--threads", type=THREADS, default=0, help="Worker threads; 0: all cores.")
-@click.option(
-    "--json", "as_json", is_flag=True, help="Facts of every step, and what was left out, as JSON lines."
-)
+@json_option("Facts of every step, and what was left out, as JSON lines")
 @click.option("-q", "--quiet", is_flag=True, help="Print no line for each step.")
 def pack(
     source: str, record: str, method: str, chunk: int, compress: str | None, level: int, xor: bool | None, bounded: bool,
-    against: str | None, append: bool, update: bool, table: int, verify: bool, threads: int, as_json: bool, quiet: bool,
+    against: str | None, append: bool, update: bool, table: int, verify: bool, threads: int, json_file: str | None, quiet: bool,
 ) -> int:  # fmt: skip
     """Keep every step of a run at a fraction of its size.
 
@@ -71,13 +69,22 @@ def pack(
 
     from ..capture.records import RecordOptions
     from ..capture.records import pack as pack_steps
+    from ..outputs import check_outputs
+    from ..report.document import write_text
 
+    check_outputs({"--json": json_file}, [source])
     out = console()
+    lines: list[str] = []  # of a file, which is written at the end
+
+    def tell(fact: dict[str, object]) -> None:
+        if json_file == "-":
+            print(json.dumps(fact), flush=True)
+        elif json_file is not None:
+            lines.append(json.dumps(fact) + "\n")
 
     def say(step: PackedStep) -> None:
-        if as_json:
-            print(json.dumps(vars(step)), flush=True)
-        elif not quiet:
+        tell(vars(step))
+        if json_file != "-" and not quiet:
             share = 100 * step.payload_chunks / step.chunks if step.chunks else 0.0
             again = ", a new version" if step.new_version else ""
             out.print(
@@ -86,29 +93,37 @@ def pack(
             )
 
     options = RecordOptions(method, chunk, compress, level, xor, bounded, table, verify)
-    facts = pack_steps(
-        source,
-        record,
-        options=options,
-        against=against,
-        append=append,
-        update=update,
-        threads=threads,
-        progress=say,
-    )
+    try:
+        facts = pack_steps(
+            source,
+            record,
+            options=options,
+            against=against,
+            append=append,
+            update=update,
+            threads=threads,
+            progress=say,
+        )
+    except BaseException:
+        # An earlier report must not look like one of this; these steps were packed.
+        if json_file not in (None, "-"):
+            with contextlib.suppress(TwinrunError):
+                write_text(json_file, "".join(lines))
+        raise
+    for name, why in facts.notes:
+        tell({"name": name, "note": why})
+    if json_file == "-":
+        return 0
+    if json_file is not None:
+        write_text(json_file, "".join(lines))
     for number, (name, why) in enumerate(facts.notes):
-        if as_json:
-            print(json.dumps({"name": name, "note": why}))
-        elif number < MOST:
+        if number < MOST:
             out.print(one_line(f"{name}: {why}"), soft_wrap=True)
         elif number == MOST:
             out.print(f"… and {len(facts.notes) - MOST} more: --json names all")
-    if not as_json:
-        rest = (
-            f", {facts.ratio(without_first=True):.4g} without the first step" if len(facts.steps) > 1 else ""
-        )
-        out.print(
-            f"{counted(len(facts.steps), 'step')}: {byte_size(facts.full_bytes)} -> {byte_size(facts.bytes)}, "
-            f"ratio {facts.ratio():.4g}{rest}"
-        )
+    rest = f", {facts.ratio(without_first=True):.4g} without the first step" if len(facts.steps) > 1 else ""
+    out.print(
+        f"{counted(len(facts.steps), 'step')}: {byte_size(facts.full_bytes)} -> {byte_size(facts.bytes)}, "
+        f"ratio {facts.ratio():.4g}{rest}"
+    )
     return 0

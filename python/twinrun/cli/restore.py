@@ -7,7 +7,8 @@ import re
 import click
 
 from ..errors import TwinrunError, one_line
-from .common import PATH, SIZE, THREADS, console
+from ..words import counted
+from .common import MEMORY, PATH, THREADS, console
 from .help import Verb
 
 
@@ -23,7 +24,7 @@ from .help import Verb
     help="This step; may be given several times. Default: all.",
 )
 @click.option(
-    "--flat", is_flag=True, help="Other programs' files of one step: into TO itself, not TO/step-N."
+    "--flat", is_flag=True, help="Other programs' files of one step: into TO as they were, not TO/step-N."
 )
 @click.option(
     "--field", default=None, help="Only this field (or file) of one step: its bytes go to the file TO."
@@ -31,7 +32,7 @@ from .help import Verb
 @click.option("--rank", type=click.IntRange(0), default=0, show_default=True, help="Rank, with --field.")
 @click.option("--bytes", "part", default=None, metavar="OFFSET:COUNT", help="Only these bytes, with --field.")
 @click.option("--threads", type=THREADS, default=0, help="Worker threads; 0: all cores.")
-@click.option("--memory", type=SIZE, default="1G", show_default=True, help="Read buffers, at most.")
+@click.option("--memory", type=MEMORY, default="1G", show_default=True, help="Read buffers, at most.")
 def restore(
     record: str,
     to: str,
@@ -45,8 +46,9 @@ def restore(
 ) -> int:
     """Write steps of a record back as files, every byte checked.
 
-    Steps that twinrun captured come as a history in TO; files of other programs come under their names.
-    Whatever is in TO stays as it is, and no link in it is followed.
+    Steps that twinrun captured come as a history in TO. Files of other programs come under their names, in a
+    folder step-N of TO for each step; with --flat one step comes into TO itself. Whatever is in TO stays as
+    it is, and no link in it is followed.
     """
     from ..capture.records import restore as restore_steps
     from ..capture.records import write_part
@@ -69,10 +71,10 @@ def restore(
             threads=threads,
             memory=memory,
         )
-        console().print(f"{size} bytes in {one_line(to)}", soft_wrap=True)
+        console().print(f"wrote {counted(size, 'byte')} to {one_line(to)}", soft_wrap=True)
         return 0
     if part is not None:
         raise TwinrunError("--bytes needs --field")
     paths = restore_steps(record, to, steps=steps or None, flat=flat, threads=threads, memory=memory)
-    console().print(f"{len(paths)} files in {one_line(to)}", soft_wrap=True)
+    console().print(f"wrote {counted(len(paths), 'file')} below {one_line(to)}", soft_wrap=True)
     return 0

@@ -118,6 +118,8 @@ def _table_of(fields: Iterable[FieldRef]) -> Table:
         order = "" if ref.byte_order == "little" or ref.itemsize == 1 else " big-endian"
         column_major = " column-major" if ref.fortran_order else ""
         shape = "x".join(map(str, ref.user_shape)) + column_major if ref.user_shape else "0-d"
+        if ref.null:
+            shape = "null"
         if ref.user_place is not None and ref.user_place[0] != ref.user_shape:
             whole, at = ("x".join(map(str, numbers)) for numbers in ref.user_place)
             shape += f" of {whole}, at {at.replace('x', ',')}"

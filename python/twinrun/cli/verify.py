@@ -6,7 +6,7 @@ import click
 
 from ..errors import one_line
 from ..words import counted
-from .common import PATH, SIZE, THREADS, console
+from .common import MEMORY, PATH, THREADS, console
 from .help import Verb
 
 MOST = 20
@@ -16,7 +16,7 @@ MOST = 20
 @click.argument("paths", type=PATH, nargs=-1, required=True)
 @click.option("--threads", type=THREADS, default=0, help="Worker threads; 0: all cores.")
 @click.option(
-    "--memory", type=SIZE, default="1G", show_default=True, help="Read buffers of records, at most."
+    "--memory", type=MEMORY, default="1G", show_default=True, help="Read buffers of records, at most."
 )
 def verify(paths: tuple[str, ...], threads: int, memory: int) -> int:
     """Check every checksum of histories or indexed files, and that files still have the fields that

@@ -12,7 +12,7 @@ from ..errors import Uncompared
 from ..formats.facts import SUMMARY, Fact
 from ..formats.model import summary_fields
 from ..formats.texts import SUFFIX
-from ..runs.fields import refs_of_fields
+from ..runs.fields import FieldRef, refs_of_fields
 from ..runs.subject import Opened, Place, Subject
 
 __all__ = [
@@ -185,7 +185,10 @@ def match_attributes(
         # another format has other types for the same value
         one_format = said_by[0].get(label) == said_by[1].get(label)
         if not _in_order(x, y, left_out) and _values(x, one_format) != _values(y, one_format):
-            result.differences.append(_difference(x, y, place))
+            of_texts = fact.owner in everything and all(
+                _is_text(side[fact.owner]) for sides in opened for side in sides if fact.owner in side
+            )
+            result.differences.append(_difference(x, y, place, of_texts))
     if alone:
         result.notes.append(
             f"the files are of several formats: what only one of them says is not compared ({_some(alone)})"
@@ -209,13 +212,22 @@ def _add_silent(result: Attributes, silent: Subject, other: Subject, labels: Seq
         result.notes.append(f"{silent.label} {said}")
 
 
-def _difference(x: Sequence[Fact], y: Sequence[Fact], place: Place) -> AttributeDifference:
-    """The difference of a fact. x, y: as files of each run say it; empty where a run has none."""
+def _is_text(ref: FieldRef) -> bool:
+    """Whether a field holds texts, or the digests of texts: no attribute changes what they mean."""
+    return (ref.kind or "").startswith("text") or ref.text is not None or ref.name.endswith(SUFFIX)
+
+
+def _difference(
+    x: Sequence[Fact], y: Sequence[Fact], place: Place, of_texts: bool = False
+) -> AttributeDifference:
+    """The difference of a fact. x, y: as files of each run say it; empty where a run has none. of_texts: its
+    owner holds texts.
+    """
     in_a, in_b = (_text(side) if side else None for side in (x, y))
     if in_a == in_b:
         in_a, in_b = (f"{_text(side)} ({side[0].kind})" for side in (x, y))
     fact = (x or y)[0]
-    meaning = any(f.meaning for f in (*x, *y))
+    meaning = not of_texts and any(f.meaning for f in (*x, *y))
     return AttributeDifference(place[0], place[1], fact.owner, fact.name, in_a, in_b, meaning)
 
 

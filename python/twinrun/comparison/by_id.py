@@ -252,6 +252,7 @@ def _shaped(
     if found.sums is not None:
         total = found.sums.result(total, rows * _scalars(kind, name), found.by_tree)
     like = FieldRef(name, ref.dtype, ref.byte_order, (rows, *ref.user_shape[1:]), False, label, kind=ref.kind)
+    like.unit = ref.unit
     shaped = facts_of(
         with_places(total, lambda place: place.scalar),
         like,

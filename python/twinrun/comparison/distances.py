@@ -10,12 +10,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from ..arguments import names_given
-from ..errors import Incomparable, TwinrunError
+from ..errors import Incomparable, TwinrunError, in_short
 from ..words import counted, number
 from .field import FieldComparison
 from .numbers import holds_no_number
 from .options import CompareOptions, Moved, chosen_options
 from .result import Comparison
+from .summary import TWICE, same_of_three
 from .work import compare
 
 __all__ = [
@@ -292,7 +293,7 @@ def compare_distances(
     is rounded to float64. Only numbers count: texts and attributes are left to `compare`.
     """
     if not (math.isfinite(factor) and factor > 0):
-        raise TwinrunError(f"factor must be a positive number, not {factor!r}")
+        raise TwinrunError(f"factor must be a positive number, not {in_short(factor)}")
     globs = None if fields is None else names_given(fields, "fields")
     without = names_given(leave_out, "leave_out")  # read once: it may be a generator
     for name in reading:
@@ -327,7 +328,8 @@ def compare_distances(
         for run in (a, b)
     ]
     problems = [p for one in found for p in one.problems]
-    notes = [n for one in found for n in one.notes]
+    notes = same_of_three(a, b, reference)
+    notes += [n for one in found for n in one.notes if not n.startswith(TWICE)]
     at_a, at_b = (_by_place(one) for one in found)
     made = []
     for name in dict.fromkeys([*at_a, *at_b]):

@@ -205,6 +205,7 @@ class FieldComparison:
     global_shape: tuple[int, ...] | None = None
     global_offset: tuple[int, ...] | None = None
     first_ranks: tuple[int, int] | None = None
+    _unit: str | None = dataclasses.field(default=None, repr=False, compare=False)  # of dates and time spans
 
     @property
     def same(self) -> bool:
@@ -476,6 +477,7 @@ def facts_of(
         ulps=decision.ulps,
         period=decision.period,
         kind=a.kind,
+        _unit=a.unit,
     )
     if a.kind is not None:
         return _without_distances(made)

@@ -12,7 +12,7 @@ from ..runs.subject import Place
 from ..runs.values import are_comparable, by_values, castable, in_common_type
 from .entry import compare_entry, pieces_of_share
 from .facts import compare_facts
-from .matching import StepMatch, at_place, lost, missing_ranks
+from .matching import StepMatch, at_place, fields_named, lost, missing_ranks
 from .outcome import Outcome
 from .ranks import OpenStep
 from .request import Request, Selection
@@ -65,7 +65,7 @@ def compare_global_arrays(
             if scattered:
                 # Not Unmatched: `common` must not leave out a rank that one run lost.
                 lacking = "; ".join(map(str, missing_ranks(match, request.a, request.b)))
-                problem = Incomparable(f"field {', '.join(map(repr, scattered))}: {lacking}")
+                problem = Incomparable(f"{fields_named(scattered)}: {lacking}")
                 found.problems.append((len(entries), request.kept(problem, match)))
     except TwinrunError as error:
         if not request.goes_on:
@@ -127,8 +127,9 @@ def _global_pair(
     parts = parts_of_both(name, sides, labels, request.settings.cache)
     x, y = (of_run.field() for of_run in parts)
     may_cast = not request.settings.by_values and castable(x.dtype, y.dtype)
-    check_alike(x, y, f"{at}field {name!r}", *labels, castable=may_cast)
-    return in_one_order(x, y)
+    what = f"{at}field {name!r}"
+    check_alike(x, y, what, *labels, castable=may_cast)
+    return in_one_order(x, y, what)
 
 
 def _pair_at(
@@ -142,7 +143,8 @@ def _pair_at(
             x, y = by_values(x, y)
         mixed = values and are_comparable(x.dtype, y.dtype)
         may_cast = not values and castable(x.dtype, y.dtype)
-        check_alike(x, y, f"{at}field {x.name!r}", request.a.label, request.b.label, mixed, may_cast)
+        what = f"{at}field {x.name!r}"
+        check_alike(x, y, what, request.a.label, request.b.label, mixed, may_cast)
+        return in_one_order(x, y, what)
     except TwinrunError as error:
         return error
-    return in_one_order(x, y)

@@ -79,8 +79,10 @@ class ListedFields(FieldGroup):
         beside: Mapping[int, FieldComparison] | None = None,
         numbers: Sequence[int] | None = None,
         parts: Mapping[int, tuple[tuple[int, ...], tuple[int, ...]]] | None = None,
+        units: Mapping[int, str] | None = None,
     ) -> None:
         self._parts = dict(parts or {})
+        self._units = dict(units or {})
         self._listed = listed
         self._beside = dict(beside or {})
         different = results.different
@@ -111,6 +113,7 @@ class ListedFields(FieldGroup):
             at = self._listed[at]
         like = FieldRef(r.name(at), r.dtype(at), "little", r.shape(at), r.fortran_order(at), self._where)
         like.place = self._parts.get(at) or r.place(at)
+        like.unit = self._units.get(at)
         rule = r.rule(at)
         decision = replace(self._decisions[rule], atol=r.atol(at), rtol=r.rtol(at))
         result = r.result(at)

@@ -19,7 +19,17 @@ from .choices import ALIGNMENTS
 from .field import place_text
 from .tolerances import missing_steps
 
-__all__ = ["ALIGNMENTS", "FieldMatch", "StepMatch", "Steps", "match_fields", "match_steps", "names"]
+__all__ = [
+    "ALIGNMENTS",
+    "FieldMatch",
+    "StepMatch",
+    "Steps",
+    "fields_named",
+    "match_fields",
+    "match_steps",
+    "names",
+    "steps_named",
+]
 
 # Two runs write nearly the same time for the same moment: the last digits depend on the order of
 # additions.
@@ -30,6 +40,15 @@ def names(values: Iterable[object], most: int = 5) -> str:
     """The first few names, and how many more."""
     listed = [str(v) for v in values]
     return ", ".join(listed[:most]) + (f" and {len(listed) - most} more" if len(listed) > most else "")
+
+
+def fields_named(found: Sequence[str]) -> str:
+    """'field 'u'', "fields 'u', 'w'"."""
+    return f"field{'' if len(found) == 1 else 's'} {names(map(repr, found))}"
+
+
+def steps_named(found: Sequence[int | None]) -> str:
+    return f"step{'' if len(found) == 1 else 's'} {names(found)}"
 
 
 def labels_of_both(a: Subject, b: Subject) -> tuple[str, str]:
@@ -120,7 +139,7 @@ def match_steps(
     if nowhere:
         result.problems.append(
             Unmatched(
-                f"step {names(nowhere)}: not there",
+                f"{steps_named(nowhere)}: not there",
                 where=f"{a.label}, {b.label}",
                 fix="compare the common ones with --common, or choose with --steps",
             )
@@ -170,7 +189,7 @@ def _steps_alone(
     ):
         alone = sorted((s for s in mine if s not in matched), key=lambda s: -1 if s is None else s)
         if alone:
-            said = "files without a step" if alone == [None] else f"step {names(alone)}"
+            said = "files without a step" if alone == [None] else steps_named(alone)
             fix = _fix(in_a, in_b, align)
             yield Unmatched(f"{said} of {here.label}: not there", where=there.label, fix=fix)
 
@@ -194,7 +213,7 @@ def _by_time(a: Subject, b: Subject, in_a: dict, in_b: dict) -> _Pairs:
             raise Incomparable(
                 "files without a step have no time"
                 if without == [None]
-                else f"step {names(without)} has no time",
+                else f"{steps_named(without)} {'has' if len(without) == 1 else 'have'} no time",
                 where=subject.label,
                 fix="align by step" + (", or choose steps" if without != [None] else ""),
             )
@@ -271,7 +290,7 @@ def match_fields(
         if some:
             problems.append(
                 Incomparable(
-                    f"{at}field {names(map(repr, some))}: only {here} has a mask, of elements without a value",
+                    f"{at}{fields_named(some)}: only {here} has a mask, of elements without a value",
                     where=there,
                     fix="leave the field out",
                 )
@@ -280,7 +299,7 @@ def match_fields(
         if missing:
             problems.append(
                 Unmatched(
-                    f"{at}field {names(map(repr, missing))} of {here}: not there",
+                    f"{at}{fields_named(missing)} of {here}: not there",
                     where=there,
                     fix="compare the common ones with --common, or choose with --field",
                 )
@@ -319,11 +338,11 @@ def _checked(
                 continue
             mixed = values and are_comparable(x.dtype, y.dtype)
             may_cast = not values and castable(x.dtype, y.dtype)
-            check_alike(x, y, f"{at}field {x.name!r}", a.label, b.label, mixed, may_cast)
+            what = f"{at}field {x.name!r}"
+            check_alike(x, y, what, a.label, b.label, mixed, may_cast)
+            result.pairs.append(in_one_order(x, y, what))
         except Incomparable as error:
             result.problems.append(error)
-            continue
-        result.pairs.append(in_one_order(x, y))
     return result
 
 

@@ -78,8 +78,9 @@ def compare_pieces(
         found.add_entry(one)
     if results is not None:
         group = ListedFields(
-            results, place, rules, request.a.label, used, beside, None if is_whole else numbers, at_once.parts
-        )
+            results, place, rules, request.a.label, used, beside, None if is_whole else numbers, at_once.parts,
+            at_once.units,
+        )  # fmt: skip
         found.results.append((0, group))
     return found
 
@@ -94,6 +95,7 @@ class _Pairs:
         self._list = _core.PairList()
         self._files = _core.OpenFiles()
         self.parts: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}  # their places in global arrays
+        self.units: dict[int, str] = {}  # of those that are dates or time spans
 
     def __len__(self) -> int:
         return len(self._list)
@@ -116,6 +118,8 @@ class _Pairs:
             return False
         if a.place is not None and a.place[0] != a.shape and a.user_place == b.user_place:
             self.parts[len(self._list)] = a.place
+        if a.unit is not None:
+            self.units[len(self._list)] = a.unit
         self._list.add(
             a.name,
             a.dtype,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .._core import __version__
-from ..errors import TwinrunError, one_line
+from ..errors import TwinrunError, in_short, one_line
 from ..formats.element_types import FLOATING
 from ..formats.texts import MASK, SUFFIX, never_tolerated
 from ..words import counted, percent
@@ -230,7 +230,7 @@ def propose(
     if len(runs) < 2:
         raise TwinrunError("a spread needs two runs at least", fix="name more of them")
     if not (math.isfinite(margin) and margin >= 1):
-        raise TwinrunError(f"margin must be a number of at least 1, not {margin!r}")
+        raise TwinrunError(f"margin must be a number of at least 1, not {in_short(margin)}")
     spreads: dict[str, FieldSpread] = {}
     notes: dict[str, None] = {}
     problems: dict[str, None] = {}

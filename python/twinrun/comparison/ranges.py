@@ -191,11 +191,15 @@ def divisible(a: FieldRef, b: FieldRef, settings: Settings) -> bool:
     return all(ref.reads_anywhere for ref in (a, b))
 
 
-def _without_data(settings: Settings) -> str:
-    """What to do where the data of a field is needed and missing."""
+def _without_data(settings: Settings, one_type: bool) -> str:
+    """What to do where the data of a field is needed and missing. one_type: both runs have it in the same."""
+    if not one_type:
+        return "compare with the data at hand: digests say nothing of numbers of two types"
     if settings.method in ("direct", "published"):
         return f"leave out --method {settings.method}, or compare with the data at hand"
-    return "compare with the data at hand: metadata alone compares arrays of one order, and not with --no-metadata"
+    if settings.by_values:
+        return "compare with the data at hand, or leave out --cast"
+    return "compare with the data at hand, or leave out --no-metadata"
 
 
 def compare_part(
@@ -243,6 +247,7 @@ def compare_part(
             raise type(e)(f"{place_text(place)}: field {a.name!r}: {e}") from None
     like = FieldRef(a.name, a.dtype, a.byte_order, a.shape, a.fortran_order, a.where, kind=a.kind or b.kind)
     like.place = a.place if a.user_place == b.user_place else None
+    like.unit = a.unit
     readable = None if like.kind is None else _readable(compared, a, b)
     first = 0 if not ranges else ranges[0][0]
     found = Found(compared, readable=readable, built=built)
@@ -354,7 +359,7 @@ def _sides(a: FieldRef, b: FieldRef, place: Place, settings: Settings) -> tuple[
             raise Incomparable(
                 f"{place_text(place)}: field {ref.name!r}: {_core.NO_DATA}",
                 where=ref.where,
-                fix=_without_data(settings),
+                fix=_without_data(settings, types_of(a, b) is None and a.dtype == b.dtype),
             )
     return sides, reason
 

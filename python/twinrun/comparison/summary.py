@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterable
 from dataclasses import replace
@@ -11,6 +12,7 @@ from ..formats.element_types import INTEGERS
 from ..formats.facts import NOT_COMPARED, SUMMARY
 from ..runs.provenance import Provenance, read_provenance
 from ..runs.subject import Subject
+from ..urls import shown
 from ..words import counted
 from .again import Again
 from .field import FieldComparison, FieldGroup, bytes_read_by
@@ -21,7 +23,9 @@ from .result import Comparison
 from .schedule import StepOutcome
 from .tolerances import Met
 
-__all__ = ["Summary"]
+__all__ = ["TWICE", "Summary", "same_of_three"]
+
+TWICE = "both runs are the same path: "  # how the note about them begins
 
 
 class Summary:
@@ -170,13 +174,28 @@ class Summary:
 
 def _twice(a: Subject, b: Subject) -> list[str]:
     """A note where one run was named twice, by whatever name: agreement then says nothing."""
-    if "arrays" in (a.kind, b.kind):
+    if "arrays" in (a.kind, b.kind) or not _is_one_path(a.label, b.label):
         return []
+    return [f"{TWICE}{a.label}; name two different runs"]
+
+
+def _is_one_path(a: str, b: str) -> bool:
     try:
-        same = os.path.samefile(a.label, b.label)
+        return os.path.samefile(a, b)
     except (OSError, ValueError):  # objects of stores
-        same = a.label == b.label
-    return [f"both runs are the same: {a.label}"] if same else []
+        return a == b
+
+
+def same_of_three(a: object, b: object, reference: object) -> list[str]:
+    """Notes where two of these three runs are one path: their distances are then 0, or the same."""
+    named = (("a", a), ("b", b), ("the reference", reference))
+    return [
+        f"{one} and {other} are the same path: {shown(os.fspath(path))}; name three different runs"
+        for (one, path), (other, second) in itertools.combinations(named, 2)
+        if isinstance(path, (str, os.PathLike))
+        and isinstance(second, (str, os.PathLike))
+        and _is_one_path(os.fspath(path), os.fspath(second))
+    ]
 
 
 def _without_ids(request: Request, found: Iterable[tuple[int, FieldComparison]]) -> Incomparable:

@@ -36,8 +36,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..arguments import tolerance_number
 from ..documents import nearest, read_toml
-from ..errors import Incomparable, TwinrunError, in_words_of_the_caller
+from ..errors import Incomparable, TwinrunError, in_short, in_words_of_the_caller
 from .renames import Rename
 
 __all__ = [
@@ -138,6 +139,9 @@ class Rule:
     def __post_init__(self) -> None:
         if isinstance(self.fields, str):  # a list of one, and not its letters
             object.__setattr__(self, "fields", (self.fields,))
+        for name, value in (("atol", self.atol), ("rtol", self.rtol), ("ulps", self.ulps)):
+            if value is not None:
+                tolerance_number(name, value)
         if self.steps is not None:  # parsed once, not for each field
             object.__setattr__(self, "_chosen", parse_steps(self.steps))
 
@@ -368,7 +372,7 @@ def _rule(entry: Mapping[str, Any], number: int, path: str) -> Rule:
     where = f"{path}: rule {number}"
 
     def wrong(key: str, must: str) -> TwinrunError:
-        return TwinrunError(f"{key} must be {must}, not {entry[key]!r:.60}", where=where)
+        return TwinrunError(f"{key} must be {must}, not {in_short(entry[key])}", where=where)
 
     unknown = sorted(set(entry) - _KEYS)
     if unknown:
@@ -445,10 +449,13 @@ def _lengths(entry: Mapping[str, Any], wrong: _Wrong) -> tuple[float, ...]:
     if "period" not in entry:
         return ()
     lengths = entry["period"] if isinstance(entry["period"], list) else [entry["period"]]
-    refuse = functools.partial(wrong, "period", "a length, or 1 to 4 of them by component")
+    refuse = functools.partial(wrong, "period", "a length above 0, or 1 to 4 of them by component")
     if not 1 <= len(lengths) <= _MOST_COMPONENTS:
         raise refuse()
-    return tuple(_length(length, refuse) for length in lengths)
+    found = tuple(_length(length, refuse) for length in lengths)
+    if not any(found):
+        raise refuse()
+    return found
 
 
 def _length(value: object, error: Callable[[], TwinrunError]) -> float:
@@ -530,7 +537,7 @@ class Periods:
 def parse_periods(text: str) -> Periods:
     """'62.5', '10,10,20' (by axis), 'Coordinates=62.5,pos_*=10x10x20' (by field).
 
-    0: not periodic along it.
+    0: not periodic along it. Raises TwinrunError where nothing is periodic.
     """
 
     def lengths(part: str, separator: str) -> tuple[float, ...]:
@@ -540,7 +547,9 @@ def parse_periods(text: str) -> Periods:
                 value = float(word)
             except ValueError:
                 value = math.nan
-            if not (math.isfinite(value) and value >= 0):
+            if value < 0:
+                raise too_short()
+            if not math.isfinite(value):
                 raise TwinrunError(
                     f"period {text!r} is not understood", fix="write 62.5, or 10,10,20, or pos=10x10x20"
                 )
@@ -549,14 +558,25 @@ def parse_periods(text: str) -> Periods:
             raise TwinrunError(f"period {text!r} has more than {_MOST_COMPONENTS} components")
         return tuple(found)
 
+    def too_short() -> TwinrunError:
+        return TwinrunError(
+            f"period {in_short(text)} has no length above 0",
+            fix="give the length of the box, or leave the period out; 0 is for an axis without one: 10x10x0",
+        )
+
     if "=" not in text:
-        return Periods(lengths(text, ","))
+        axes = lengths(text, ",")
+        if not any(axes):
+            raise too_short()
+        return Periods(axes)
     named = []
     for part in text.split(","):
         glob, equals, value = part.partition("=")
         if not equals or not glob.strip():
             raise TwinrunError(f"period {text!r} is not understood", fix="write field=10x10x20,other=5")
         named.append((glob.strip(), lengths(value, "x")))
+    if not any(any(found) for _, found in named):
+        raise too_short()
     return Periods((), tuple(named))
 
 
@@ -566,6 +586,9 @@ def periods_of(period: str | float | Iterable[float] | None) -> Periods:
         return Periods()
     if isinstance(period, str):
         return parse_periods(period)
-    return parse_periods(
-        ",".join(repr(float(p)) for p in ([period] if isinstance(period, (int, float)) else period))
-    )
+    given: list[object]
+    try:
+        given = list(period)  # type: ignore[arg-type]
+    except TypeError:
+        given = [period]
+    return parse_periods(",".join(repr(tolerance_number("period", length)) for length in given))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from .. import _core
 from ..errors import one_line
+from ..formats.dates import NOT_A_TIME, distance_text, time_text
 from ..formats.texts import SUFFIX
 from ..words import byte_size, counted, counted_steps, number
 
@@ -67,6 +68,8 @@ def difference_text(f: FieldComparison, with_rank: bool) -> str:
     if f.kind is not None:
         values = first_values(f)
         return f"{place}: another {f.kind}" if values is None else f"{place}: {' against '.join(values)}"
+    if f._unit is not None and isinstance(f.first_a, int) and isinstance(f.first_b, int):
+        return f"{place}: {_times(f.first_a, f.first_b, f._unit, tolerance_text(f))}"
     diff = f.first_abs_diff
     if isinstance(diff, float) and math.isinf(diff):
         return f"{place}: {_element(f.first_a)} against {_element(f.first_b)}"
@@ -78,6 +81,14 @@ def difference_text(f: FieldComparison, with_rank: bool) -> str:
     if f.ulps is not None and math.isfinite(diff):
         said += _core.ulps_text(f.dtype, a, b)
     return f"{place}: {values_text(a, b, diff)}, |a-b| = {said} > {allowed}{_core.percent_text(a, diff)}"
+
+
+def _times(a: int, b: int, unit: str, allowed: str) -> str:
+    """Two dates or time spans, and how far they are apart: a share of the time since 1970 means nothing."""
+    said = f"{time_text(a, unit)} against {time_text(b, unit)}"
+    if NOT_A_TIME in (a, b):
+        return said
+    return f"{said}, |a-b| = {distance_text(abs(a - b), unit)} > {allowed}"
 
 
 def _element(value: float | int | str | None) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _core
 from ..arguments import check_settings, chosen_devices, names_given, tolerance_number
-from ..errors import Incomparable, TwinrunError, Unsupported
+from ..errors import Incomparable, TwinrunError, Unsupported, in_short
 from ..runs.opening import open_subject, without_effect
 from ..runs.subject import Place, Subject
 from ..runs.traces import has_traced_ranks, holds_history, is_trace, is_traced
@@ -353,16 +353,16 @@ def _check(
     if how.team is not None and not hasattr(how.team, "sends_entries"):
         raise TwinrunError(f"team must be a Team of twinrun.comparison.parallel, not {how.team!r:.60}")
     if how.cache not in ("auto", "buffered", "direct"):
-        raise TwinrunError(f"cache must be auto, buffered or direct, not {how.cache!r}")
+        raise TwinrunError(f"cache must be auto, buffered or direct, not {in_short(how.cache)}")
     if types not in TYPES:
         raise TwinrunError(f"unknown types {types!r}", fix="use one of " + ", ".join(TYPES))
     for name, value in (("atol", atol), ("rtol", rtol)):
         if value is not None and not 0 <= tolerance_number(name, value) < math.inf:
-            raise TwinrunError(f"{name} must be a finite number that is not negative, not {value!r}")
+            raise TwinrunError(f"{name} must be a finite number that is not negative, not {in_short(value)}")
     if ulp is not None and (
         isinstance(ulp, bool) or not hasattr(ulp, "__index__") or not 0 <= ulp < (1 << 64) - 1
     ):
-        raise TwinrunError(f"ulp must be a number of representable values, not {ulp!r}")
+        raise TwinrunError(f"ulp must be a number of representable values, not {in_short(ulp)}")
 
 
 def _workers(how: CompareOptions) -> Team | Workers | None:

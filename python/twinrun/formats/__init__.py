@@ -368,9 +368,9 @@ def _choose(path: str, format: str | None, options: dict[str, object]) -> Format
         with file:
             if printable(file.read(_TEXT_SAMPLE)):
                 raise FormatError(
-                    "its format is not recognised: text, and no table",
+                    "its format is not recognised: it is text, and no table",
                     where=path,
-                    fix="rows of one length are: --format table",
+                    fix="if it has rows of one length, name it: --format table",
                 )
         raise FormatError("its format is not recognised", where=path, fix=fix)
     return found

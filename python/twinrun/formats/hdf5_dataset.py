@@ -87,6 +87,7 @@ class Dataset:
         else:
             fields, skipped = self.decoded_fields(kind, problem)
         for field in fields:
+            field.null = self.dataset.shape is None
             content.add(field)
         content.skipped += skipped
 

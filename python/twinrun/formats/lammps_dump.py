@@ -31,6 +31,7 @@ from .facts import Fact
 from .files import open_regular, read_exact
 from .frames import Frame, add_frames
 from .model import Extent, Field, FileContent, Format, coded, decoded, header_field
+from .texts import is_beyond
 
 if TYPE_CHECKING:
     import numpy as np
@@ -532,7 +533,9 @@ class _Blocks:
             whole = [at for at, name in enumerate(table.columns) if _WHOLE.fullmatch(name)]
             # fromstring() stops at a word that is not a number. Then the words are needed for the
             # message.
-            if numbers.size == expected and all(_exact(numbers[at :: len(table.columns)]) for at in whole):
+            exact = all(_exact(numbers[at :: len(table.columns)]) for at in whole)
+            # An infinity may be a number that is too large: its word tells.
+            if numbers.size == expected and exact and not np.isinf(numbers).any():
                 return numbers
         words = text.split()
         if len(words) != expected:
@@ -559,8 +562,10 @@ def _converted(words: Sequence[bytes], dtype: str, path: str, name: str, row: in
             number = int(word) if dtype == "i64" else float(word)
             if dtype == "i64" and not -(1 << 63) <= number < 1 << 63:
                 raise ValueError
+            if is_beyond(word, number):
+                raise ValueError
         except ValueError:
-            kind = "an integer of 64 bits" if dtype == "i64" else "a number"
+            kind = "an integer of 64 bits" if dtype == "i64" else "a number of 64 bits"
             text = word[:40].decode("utf-8", "backslashreplace")
             raise DamagedFile(
                 f"column {name!r}: {text!r} of atom {row + at + 1} is not {kind}, although the column is numeric for the first atom",

@@ -185,6 +185,8 @@ class Field:
     uniform : bool
         True if no element is stored, so that all of them are what `read(0, 1)` gives: the fill value. Two
         such fields are compared by one element, however many they have.
+    null : bool
+        True if the file says that there is no array at all (HDF5's null dataspace). `shape` is (0,) then.
     size : int
         Number of elements.
     itemsize : int
@@ -213,6 +215,7 @@ class Field:
     tell: Callable[[int], str] | None = None
     told_shape: tuple[int, ...] | None = None
     uniform: bool = False
+    null: bool = False
 
     def __post_init__(self) -> None:
         if (self.extents is None) == (self.read is None):

@@ -44,6 +44,7 @@ _NUMBER = re.compile(
     r"\s*[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|nan|inf(inity)?)\s*", re.IGNORECASE
 )
 _LONG_INTEGER = r"\s*[+-]?\d{16,}\s*"
+_INFINITY = re.compile(r"\s*[+-]?inf(inity)?\s*", re.IGNORECASE)
 _EXACT = 1 << 53  # integers up to it are exact in f64
 _MISSING = ["", "nan", "NaN", "NAN", "-nan", "-NaN", "NA", "N/A", "<NA>", "null", "NULL"]
 _WORD = re.compile(r'"(?:[^"]|"")*"|\S+')
@@ -210,7 +211,8 @@ class _Column:
     kinds: set[str] = field(default_factory=set)
     largest: int = 0  # largest magnitude of its integers
     negative: bool = False
-    inexact: bool = False  # has integers, in a block with fractions, that f64 cannot represent
+    # Has numbers that f64 cannot represent: integers beside fractions, or what is beyond its range.
+    inexact: bool = False
 
     def add_block(self, series: Any, texts: Any) -> None:
         """Takes the column of one block into account. texts(): its cells as text."""
@@ -223,10 +225,13 @@ class _Column:
             self.largest = max(self.largest, abs(int(values.min())), int(values.max()))
             self.negative = self.negative or int(values.min()) < 0
         elif kind == "f":
+            values = series.to_numpy()
             with np.errstate(invalid="ignore"):
-                large = bool((np.abs(series.to_numpy()) >= _EXACT).any())
+                large = bool((np.abs(values) >= _EXACT).any())
             if large:
                 cells = texts()
+                infinite = cells[np.isinf(values)]  # 1e400 is read as inf, as 1e401 is
+                self.inexact = self.inexact or not infinite.str.fullmatch(_INFINITY).all()
                 whole = (int(cell) for cell in cells[cells.str.fullmatch(_LONG_INTEGER)])
                 self.inexact = self.inexact or any(n != int(float(n)) for n in whole)
 
@@ -297,7 +302,7 @@ class _TextTable:
                 raise FormatError(
                     "is not a table that can be read",
                     where=path,
-                    fix="rows of one length, as numpy.savetxt writes",
+                    fix="write rows of one length, as numpy.savetxt does",
                 )
             self.layout, _ = found
             self._quotes = self.layout.delimiter is not None
@@ -337,7 +342,7 @@ class _TextTable:
                     break
                 if length >= _LONGEST_RECORD:
                     raise Unsupported(
-                        f"a row of more than {_LONGEST_RECORD} bytes at byte {at}", where=self.path
+                        f"has a row of more than {_LONGEST_RECORD} bytes, at byte {at}", where=self.path
                     )
                 length *= 4
             yield at, block[:end]
@@ -370,7 +375,7 @@ class _TextTable:
         block = self._rows_of(block)
         if _row_of_another_width(block, delimiter, width, quotes=b'"' in block):
             what = f"a row after byte {begin} does not have {width} cells, as the first row has"
-            raise FormatError(what, where=self.path, fix="rows of one length, as numpy.savetxt writes")
+            raise FormatError(what, where=self.path, fix="write rows of one length, as numpy.savetxt does")
 
     def _parse(self, block: bytes, types: dict[int, object] | None = None) -> Any:
         """The pandas DataFrame of a block.
@@ -398,7 +403,9 @@ class _TextTable:
             encoding="utf-8",
         )
         if frame.shape[1] != width:
-            raise DamagedFile(f"rows of {frame.shape[1]} cells; the first row has {width}", where=self.path)
+            raise DamagedFile(
+                f"has rows of {frame.shape[1]} cells, and its first row has {width}", where=self.path
+            )
         return frame
 
     def _arrays(self, number: int) -> list[np.ndarray]:

@@ -8,6 +8,7 @@ Its name ends in `@text`; tolerances never apply to such a field. The hash cover
 from __future__ import annotations
 
 import functools
+import math
 from collections import OrderedDict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ __all__ = [
     "SUFFIX",
     "column_name",
     "encode_object",
+    "is_beyond",
     "never_tolerated",
     "object_text",
     "printable",
@@ -156,6 +158,11 @@ def text_array(array: np.ndarray) -> np.ndarray:
     flat = array.reshape(-1)
     # tolist() would turn elements of type void into bytes
     return text_digests(list(flat) if array.dtype.kind == "V" else plain_items(flat)).reshape(*array.shape, 2)
+
+
+def is_beyond(word: bytes, number: float) -> bool:
+    """Whether a word is a number that is too large for its type, in which it became the infinity `number`."""
+    return math.isinf(number) and not word.lstrip(b"+-").lower().startswith(b"inf")
 
 
 def _has_controls(text: bytes) -> bool:

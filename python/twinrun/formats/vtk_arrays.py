@@ -22,6 +22,7 @@ from ..errors import DamagedFile, MissingPackage, Unsupported
 from .element_types import ITEMSIZE, storage_dtype
 from .files import open_regular, read_exact
 from .model import Extent, Field, checked_shape, decoded
+from .texts import is_beyond
 from .vtk_header import Array, Document, integer_of, read_document
 
 if TYPE_CHECKING:
@@ -389,6 +390,10 @@ def text_field(
             made = np.array([number(w) for w in words], storage_dtype(dtype))
         except (ValueError, OverflowError) as error:
             raise DamagedFile(f"array {name!r}: {error}", where=path) from None
+        for at in np.flatnonzero(np.isinf(made)):
+            if is_beyond(words[at], float(made[at])):
+                text = words[at][:40].decode("utf-8", "backslashreplace")
+                raise DamagedFile(f"array {name!r}: {text} is too large for its type, {dtype}", where=path)
         if numbers is not None and made.size != numbers:
             raise DamagedFile(f"array {name!r} has {made.size} numbers; {numbers} are expected", where=path)
         return made

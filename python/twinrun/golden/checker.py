@@ -19,7 +19,7 @@ from ..comparison.matching import names
 from ..comparison.settings import Decision, Settings
 from ..comparison.tolerances import Periods, missing_steps, periods_of
 from ..comparison.work import parse_steps
-from ..errors import Incomparable, MissingFile, TwinrunError
+from ..errors import Incomparable, MissingFile, TwinrunError, in_short
 from ..remote import Copies
 from ..runs.fields import FieldRef, check_alike
 from ..runs.metadata import damaged_fields
@@ -696,7 +696,7 @@ def check(
     start = time.perf_counter()
     check_settings(threads=threads, memory=memory, io=io)
     if undecided not in ("fail", "pass"):
-        raise TwinrunError(f"undecided must be 'fail' or 'pass', not {undecided!r}")
+        raise TwinrunError(f"undecided must be 'fail' or 'pass', not {in_short(undecided)}")
     folder = label = checked_path(golden)
     copies = None
     if is_url(folder):

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from ..arguments import tolerance_number
 from ..comparison.settings import Decision, Settings
 from ..comparison.tolerances import periods_of
-from ..errors import TwinrunError
+from ..errors import TwinrunError, in_short
 
 __all__ = ["needs_values", "rule_settings"]
 
@@ -30,7 +30,7 @@ def rule_settings(
 ) -> Settings:
     """The settings that decide about fields. Raises TwinrunError where a parameter has no meaning."""
     if ulp is not None and not (type(ulp) is int and 0 <= ulp < (1 << 64) - 1):
-        raise TwinrunError(f"ulp must be a number of representable values, not {ulp!r}")
+        raise TwinrunError(f"ulp must be a number of representable values, not {in_short(ulp)}")
     return Settings(
         atol=None if atol is None else tolerance_number("atol", atol),
         rtol=None if rtol is None else tolerance_number("rtol", rtol),

@@ -15,7 +15,7 @@ from .. import _core
 from ..arguments import tolerance_number
 from ..arithmetic import any_values
 from ..comparison.settings import Decision
-from ..errors import Incomparable, TwinrunError, one_line
+from ..errors import Incomparable, TwinrunError, in_short, one_line
 from ..outputs import write_whole
 from ..runs.containers import flattened, is_container, named_arrays
 from ..runs.fields import FieldRef
@@ -261,15 +261,15 @@ class Reproducible:
         """
         __tracebackhide__ = True
         if not isinstance(name, str) or not name:
-            raise TwinrunError(f"a check needs a name, not {name!r}")
+            raise TwinrunError(f"a check needs a name, not {in_short(name)}")
         if name in self._names:
             raise TwinrunError(
                 f"{name!r} is checked twice in this test", fix="give each check a name of its own"
             )
         if undecided not in ("fail", "pass"):
-            raise TwinrunError(f"undecided must be 'fail' or 'pass', not {undecided!r}")
+            raise TwinrunError(f"undecided must be 'fail' or 'pass', not {in_short(undecided)}")
         if residue_bits not in (0, 2, 4):
-            raise TwinrunError(f"residue_bits must be 0, 2 or 4, not {residue_bits!r}")
+            raise TwinrunError(f"residue_bits must be 0, 2 or 4, not {in_short(residue_bits)}")
         _core.check_tolerance(tolerance_number("atol", atol), tolerance_number("rtol", rtol))
         self._names.add(name)
         fields = named_arrays(arrays) if is_container(arrays) else flattened(name, arrays)

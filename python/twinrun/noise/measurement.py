@@ -26,7 +26,7 @@ import numpy as np
 
 from .. import _core
 from .._core import __version__
-from ..errors import TwinrunError
+from ..errors import TwinrunError, in_short
 from . import sources, tracefs
 from .arms import ALL, BUT_ONE
 from .figures import WINDOW_NS, core_figures, difference_of_rounds, share_of_round
@@ -233,7 +233,7 @@ def _planned(
     if not 1 <= rounds <= 1000:
         raise TwinrunError(f"rounds must be from 1 to 1000, not {rounds}")
     if not 0.5 <= confidence < 1:
-        raise TwinrunError(f"confidence must be between 0.5 and 1, not {confidence!r}")
+        raise TwinrunError(f"confidence must be between 0.5 and 1, not {in_short(confidence)}")
     times, nanoseconds = parse_threshold(threshold)
     spared = chosen[0] if free is None else free
     if spared not in chosen:

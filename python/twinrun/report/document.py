@@ -24,6 +24,7 @@ __all__ = [
     "field_document",
     "incomparable_document",
     "write_json",
+    "write_text",
     "write_whole",
 ]
 
@@ -124,7 +125,11 @@ def _text(content: dict) -> str:
 
 def write_json(path: str, content: dict) -> None:
     """Writes the document whole or not at all; '-' is standard output."""
-    text = _text(content) + "\n"
+    write_text(path, _text(content) + "\n")
+
+
+def write_text(path: str, text: str) -> None:
+    """Writes text that is JSON as `write_json` does."""
     if path == "-":
         print(text, end="")
         return

@@ -84,7 +84,7 @@ def _cell(text: str) -> str:
 
 
 def _row(f: GoldenField) -> str:
-    different = ("" if f.different_is_exact else "≥ ") + str(f.different)
+    different = ("" if f.different_is_exact else "at least ") + str(f.different)
     cells = ["" if f.step is None else str(f.step), str(f.rank), _cell(f.field), _SIGNS[f.verdict],
              f"{different} of {f.elements}", "" if f.verdict == "same" else _cell(field_text(f))]  # fmt: skip
     return "| " + " | ".join(cells) + " |"

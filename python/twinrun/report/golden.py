@@ -110,7 +110,7 @@ def golden_line(c: GoldenCheck) -> str:
 
 def _count(f: GoldenField) -> str:
     if f.different:
-        return ("" if f.different_is_exact else "≥ ") + str(f.different)
+        return ("" if f.different_is_exact else "at least ") + str(f.different)
     if f.verdict == "undecided":
         return f"{f.undecided}?" if not f.chunks_undecided else "?"
     return "0"
@@ -171,7 +171,7 @@ def _print_table(console: Console, shown: list[GoldenField]) -> None:
         elif f.at_most is not None and math.isfinite(f.at_most):
             most = ("≤ " if f.at_most > f.at_least else "") + number(f.at_most)
         else:
-            most = f"≥ {number(f.at_least)}" if f.at_least else "?"
+            most = f"at least {number(f.at_least)}" if f.at_least else "?"
         cells += [
             Text(one_line(f.field)), Text(_count(f), style=color), Text(str(f.elements)), Text(most), Text(tolerance_text(f))
         ]  # fmt: skip

@@ -7,7 +7,6 @@ IDs in a type that holds every one of them. Rows are written as they are found, 
 from __future__ import annotations
 
 import contextlib
-import csv
 import os
 from collections.abc import Iterator
 from decimal import Decimal
@@ -17,7 +16,7 @@ from ..arithmetic import any_values
 from ..comparison.differences import Differences, differences
 from ..comparison.work import Comparison
 from ..errors import MissingPackage, TwinrunError
-from ..outputs import named_by_user, replacing
+from ..outputs import csv_writer, named_by_user, replacing
 
 if TYPE_CHECKING:
     import numpy as np
@@ -188,7 +187,7 @@ def _column(pa: Any, values: np.ndarray, kind: Any, mask: np.ndarray | None) -> 
 class _Csv:
     def __init__(self, path: str) -> None:
         self._file = open(path, "w", newline="", encoding="utf-8")
-        self._rows = csv.writer(self._file, lineterminator="\n")
+        self._rows = csv_writer(self._file)
         self._rows.writerow(COLUMNS)
 
     def add(self, part: Differences) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..arithmetic import any_values
 from ..comparison.work import Comparison, FieldComparison
-from ..errors import MissingPackage, TwinrunError
+from ..errors import MissingPackage, TwinrunError, one_line
 from ..outputs import picture_form, save_figure
 from .places import BINS, Plane, look
 
@@ -66,7 +66,7 @@ def growth_figure(comparison: Comparison, title: str | None = None) -> Figure:
         if not shown:
             continue
         drawn = True
-        (line,) = axes.plot([s for s, *_ in shown], [v for _, v, _ in shown], label=name)
+        (line,) = axes.plot([s for s, *_ in shown], [v for _, v, _ in shown], label=_label(name))
         for marker, is_exact in (("o", True), ("v", False)):
             some = [(s, v) for s, v, exact in shown if exact == is_exact]
             bounds = bounds or (bool(some) and not is_exact)
@@ -92,7 +92,7 @@ def growth_figure(comparison: Comparison, title: str | None = None) -> Figure:
     axes.set_xticks(steps[:: max(1, len(steps) // 12)])
     axes.set_xlabel("step")
     axes.set_ylabel("largest |a − b|" + (" (▽: at most, from metadata alone)" if bounds else ""))
-    axes.set_title(title or f"{comparison.a} against {comparison.b}")
+    axes.set_title(_label(title or f"{comparison.a} against {comparison.b}"))
     axes.grid(alpha=0.3)
     return figure
 
@@ -150,10 +150,15 @@ def map_figure(comparison: Comparison, field: str | None = None, step: int | Non
         figure.colorbar(image, ax=axes, label=said)
     at = "" if f.step is None else f", step {f.step}"
     figure.suptitle(
-        f"{f.field}{at}: {f.different} of {f.elements} elements differ"
+        f"{_label(f.field)}{at}: {f.different} of {f.elements} elements differ"
         + ("" if not places.note else " (a part is shown)")
     )
     return figure
+
+
+def _label(text: str) -> str:
+    """A name as matplotlib draws it: no control characters, which fonts lack, and no formula."""
+    return one_line(text).replace("$", r"\$")
 
 
 def _extent(plane: Plane) -> tuple[float, float, float, float]:

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from .. import _core
-from ..arguments import utf8
-from ..errors import TwinrunError
+from ..arguments import tolerance_number, utf8
+from ..errors import TwinrunError, in_short
 from ..formats.element_types import unit_of
 from ..formats.labels import labels_of
 from .arrays import ArrayView, DeviceArrayView, bits_of_small, row_major, taken
@@ -25,12 +25,24 @@ def own_tolerances(
     given: Mapping[str, float | tuple[float, float]] | None,
 ) -> dict[str, _core.Tolerance]:
     """By field, from {field: atol or (atol, rtol)}."""
-    return {
-        name: _core.Tolerance(float(t))
-        if isinstance(t, (int, float))
-        else _core.Tolerance(float(t[0]), float(t[1]))
-        for name, t in (given or {}).items()
-    }
+    return {name: _own_tolerance(name, t) for name, t in (given or {}).items()}
+
+
+def _own_tolerance(name: str, given: object) -> _core.Tolerance:
+    try:
+        both = [given] if isinstance(given, (str, bytes)) else list(given)  # type: ignore[call-overload]
+    except TypeError:
+        both = [given]
+    if len(both) not in (1, 2):
+        raise TwinrunError(
+            f"the tolerance of field {name!r} must be atol or (atol, rtol), not {in_short(given)}"
+        )
+    return _core.Tolerance(
+        *(
+            tolerance_number(f"{which} of field {name!r}", value)
+            for which, value in zip(("atol", "rtol"), both, strict=False)
+        )
+    )
 
 
 def captured_field(

@@ -92,6 +92,7 @@ class FieldRef:
     stored_name: str = ""  # in the record that holds its elements, where it is not `name`
     stored: FieldRef | None = None  # of a field in a wider type than it is stored in: that one
     told_shape: tuple[int, ...] | None = None  # see formats.Field
+    null: bool = False  # see formats.Field
     told_type: str = ""  # of numbers that the core does not know in their own type: its name
 
     @property
@@ -230,6 +231,11 @@ class FieldLayout(Protocol):
     def fortran_order(self) -> bool: ...
 
 
+def shape_text(field: FieldLayout) -> str:
+    """The shape of a field for people."""
+    return "null (no elements)" if getattr(field, "null", False) else str(list(field.user_shape))
+
+
 def check_alike(
     a: FieldLayout,
     b: FieldLayout,
@@ -246,12 +252,15 @@ def check_alike(
     if label_a == label_b:  # arrays have no paths
         label_a, label_b = "the first run", "the second"
     if a.dtype != b.dtype and not mixed:
-        helps = castable and getattr(a, "kind", None) is None and getattr(b, "kind", None) is None
+        kinds = [getattr(side, "kind", None) for side in (a, b)]
+        helps = castable and kinds == [None, None]
+        # The type of a kind is that of its codes, which no user knows.
+        said = [kind or side.dtype for kind, side in zip(kinds, (a, b), strict=True)]
         raise Incomparable(
-            f"{what}: {a.dtype} in {label_a}, {b.dtype} in {label_b}",
+            f"{what}: {said[0]} in {label_a}, {said[1]} in {label_b}",
             fix=f"types must agree{', or --cast compares the numbers that they hold' if helps else ''}",
         )
-    kinds = getattr(a, "kind", None), getattr(b, "kind", None)
+    kinds = [getattr(side, "kind", None) for side in (a, b)]
     if kinds[0] != kinds[1]:
         said = [kind or "numbers" for kind in kinds]
         raise Incomparable(f"{what}: {said[0]} in {label_a}, {said[1]} in {label_b}", fix="types must agree")
@@ -264,7 +273,7 @@ def check_alike(
         )
     if a.user_shape != b.user_shape:
         raise Incomparable(
-            f"{what}: shape {list(a.user_shape)} in {label_a}, {list(b.user_shape)} in {label_b}",
+            f"{what}: shape {shape_text(a)} in {label_a}, {shape_text(b)} in {label_b}",
             fix="shapes must agree",
         )
 
@@ -343,6 +352,7 @@ def refs_of_fields(fields: Mapping[str, Field], path: str) -> list[FieldRef]:
             kind=f.kind,
             tell=f.tell,
             told_shape=f.told_shape,
+            null=f.null,
         )
         if f.extents is not None:
             ref.extents = [

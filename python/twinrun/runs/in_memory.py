@@ -9,10 +9,12 @@ import numpy as np
 
 from .. import _core
 from ..errors import TwinrunError
-from ..formats.element_types import unit_of
+from ..formats.element_types import dtype_of, unit_of
+from ..formats.layout import kind_of
+from ..formats.model import coded
 from .arrays import ArrayView, bits_of_small, taken
 from .containers import Texts, flattened, is_container, state_of
-from .fields import FieldRef
+from .fields import FieldRef, refs_of_fields
 from .subject import Listed, Opened, Place, Subject
 
 __all__ = ["Arrays", "open_and_start", "open_arrays"]
@@ -40,8 +42,11 @@ class Arrays(Subject):
         self._refs = None if isinstance(arrays, _core.FieldList) else self._fields(arrays)
 
     def _fields(self, arrays: Mapping[str, object]) -> dict[str, FieldRef]:
-        refs = {}
+        refs: dict[str, FieldRef] = {}
         for name, array in arrays.items():
+            if isinstance(array, (np.ndarray, np.generic)) and _is_wide(array.dtype):
+                refs.update((ref.name, ref) for ref in _wide(name, array, self.label))
+                continue
             bits, kind = bits_of_small(array)
             v = taken(name, bits, self._stream)
             ref = FieldRef(name, v.dtype, "little", v.shape, v.fortran_order, self.label, memory=v)
@@ -74,6 +79,20 @@ class Arrays(Subject):
             rest=Arrays(rest, self.label, stream=self._stream) if rest else None,
             rest_places=dict(zip(rest, self.plain.rest_places, strict=True)),
         )
+
+
+def _is_wide(dtype: np.dtype) -> bool:
+    """Whether these are floating-point numbers for which the core has no type."""
+    return dtype.kind in "fc" and dtype_of(dtype) is None
+
+
+def _wide(name: str, array: np.ndarray | np.generic, label: str) -> list[FieldRef]:
+    """Long doubles, as readers of files take them: by their codes, so that they are equal or different."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    field = coded(
+        name, kind_of(array.dtype), array.shape, label, lambda first, count: flat[first : first + count]
+    )
+    return refs_of_fields({name: field}, label)
 
 
 def open_arrays(what: object, stream: object = None) -> Arrays:

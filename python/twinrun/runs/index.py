@@ -12,7 +12,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .. import _core
-from ..arguments import check_settings, checked_path, format_options, names_given, utf8
+from ..arguments import (
+    check_settings,
+    checked_path,
+    format_options,
+    names_given,
+    tolerance_number,
+    utf8,
+)
 from ..errors import Incomparable, Stale, TwinrunError, Uncompared, Unsupported
 from ..formats import FileContent, open_file
 from ..formats.element_types import FLOATING
@@ -446,6 +453,7 @@ def index(
     fields = None if fields is None else names_given(fields, "fields")
     options = format_options(options)
     check_settings(threads=threads, memory=memory, residue_bits=residue_bits, chunk_bytes=chunk_bytes, io=io)
+    atol, rtol = tolerance_number("atol", atol), tolerance_number("rtol", rtol)
     _core.check_tolerance(atol, rtol)
     settings: dict[str, Any] = {
         "atol": atol,

@@ -53,12 +53,22 @@ def columns_of(ref: FieldRef) -> list[int]:
     return list(ref.shape) if ref.fortran_order and ordered(ref) else []
 
 
-def in_one_order(a: FieldRef, b: FieldRef) -> tuple[FieldRef, FieldRef]:
-    """Both fields in one storage order: row-major, unless both are column-major."""
+def in_one_order(a: FieldRef, b: FieldRef, what: str) -> tuple[FieldRef, FieldRef]:
+    """Both fields in one storage order: row-major, unless both are column-major.
+
+    Raises Incomparable where the elements are needed for that, and were not kept. what: names the field.
+    """
     if a.fortran_order == b.fortran_order or not ordered(a):
         on_device = all(isinstance(ref.memory, DeviceArrayView) for ref in (a, b))
         # Kernels read strided arrays at no cost, and then report row-major positions.
         return (read_by_row(a), read_by_row(b)) if on_device and columns_of(a) else (a, b)
+    by_column, by_row = (a, b) if a.fortran_order else (b, a)
+    if by_column.no_data and by_column.items:
+        raise Incomparable(
+            f"{what}: column-major (Fortran order) in {by_column.where}, of which only digests are kept, and "
+            f"row-major (C order) in {by_row.where}",
+            fix="compare with the data at hand, or write both in one order",
+        )
     return read_by_row(a), read_by_row(b)
 
 

@@ -646,3 +646,62 @@ def test_a_record_that_another_needs_keeps_its_steps_wherever_that_one_is(tmp_pa
     shutil.rmtree(child)
     refused(parent, "forget-missing")
     assert twinrun.compact(parent, keep_last=1, forget_missing=True).dropped_steps == 3
+
+
+def test_advice_about_a_record_that_is_there_works(tmp_path: Path) -> None:
+    source, record = tmp_path / "run", tmp_path / "record"
+    source.mkdir()
+    np.save(source / "x_1.npy", np.zeros(3))
+    twinrun.pack(source, record)
+    check_error(
+        command("pack", source, record),
+        "holds a history already; give --append to go on with it, --update where steps changed, or another folder",
+    )
+    with pytest.raises(twinrun.TwinrunError, match="give append=True to go on with it, update=True where"):
+        twinrun.pack(source, record)
+    for option in ("--append", "--update"):
+        assert command("pack", source, record, option).status == 0
+
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "manifest.jsonl").write_text("{}\n")
+    check_error(command("pack", source, foreign), "is no manifest of a history; name another folder, or move")
+    (foreign / "manifest.jsonl").rename(tmp_path / "moved")
+    assert command("pack", source, foreign).status == 0
+
+
+def test_golden_files_do_not_go_beside_a_foreign_manifest(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros(3))
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "manifest.jsonl").write_text("{}\n")
+    check_error(
+        command("golden", "save", tmp_path / "x.npy", "-o", foreign), "name a new folder for the golden files"
+    )
+
+
+def test_flat_is_of_one_step(tmp_path: Path) -> None:
+    source, record = tmp_path / "run", tmp_path / "record"
+    source.mkdir()
+    for step in (1, 2):
+        (source / f"out_{step}.dat").write_text("data")
+    twinrun.pack(source, record)
+    said = "holds files of several steps, which need a folder for each; choose one step, or leave out --flat"
+    check_error(command("restore", record, tmp_path / "all", "--flat"), said)
+    with pytest.raises(
+        twinrun.TwinrunError, match="which need a folder for each; choose one step, or leave out flat=True"
+    ):
+        twinrun.restore(record, tmp_path / "all", flat=True)
+    assert not (tmp_path / "all").exists()
+    assert command("restore", record, tmp_path / "one", "--flat", "--step", "2").out == (
+        f"wrote 1 file below {tmp_path / 'one'}\n"
+    )
+    assert os.listdir(tmp_path / "one") == ["out_2.dat"]
+    assert f"wrote 2 files below {tmp_path / 'all'}" in command("restore", record, tmp_path / "all").out
+    assert sorted(os.listdir(tmp_path / "all")) == ["step-0000000001", "step-0000000002"]
+    part = command(
+        "restore", record, tmp_path / "part", "--step", "1", "--field", "out_1.dat", "--bytes", "0:1"
+    )
+    assert part.out == f"wrote 1 byte to {tmp_path / 'part'}\n"
+    shown = " ".join(command("restore", "--help").out.split())
+    assert "a folder step-N of TO for each step; with --flat one step comes into TO itself" in shown

@@ -522,6 +522,35 @@ def test_show_and_log(runs: Path) -> None:
     assert "40x50" in command("show", metadata).out
 
 
+def test_json_of_every_verb_is_a_file(runs: Path, tmp_path: Path) -> None:
+    """--json takes FILE, and - for standard output; without FILE, as verbs that took none had it, it prints."""
+    report = tmp_path / "report.json"
+    for verb, words in (("log", [runs / "a"]), ("pack", [runs / "a", tmp_path / "record"])):
+        printed = []
+        for number, form in enumerate(
+            [[*words, "--json"], [*words, "--json", "-"], ["--json", *words], ["--json=-", *words]]
+        ):
+            if verb == "pack":
+                form = [tmp_path / f"record{number}" if w == words[-1] else w for w in form]
+            done = command(verb, *form)
+            assert done.status == 0, done.err
+            printed.append(done.out)
+        assert len(set(printed)) == 1 and printed[0].startswith("{")
+        done = command(verb, *words, "--json", report)
+        assert done.status == 0 and report.read_text() == printed[0]
+        assert "3 steps" in done.out and "{" not in done.out
+        check_error(
+            command(verb, "--json"), f"Missing argument '{'RUN' if verb == 'log' else 'SOURCE'}'. (see: "
+        )
+        check_error(
+            command(verb, *words, "--json", runs / "a" / "manifest.jsonl"), "--json must not replace it"
+        )
+        assert "--json [FILE]" in command(verb, "--help").out
+    # What was packed before an error is in the file: a report of an earlier run would look like one of this.
+    check_error(command("pack", *words, "--json", report), "holds a history already")
+    assert report.read_text() == ""
+
+
 def test_the_largest_difference_may_come_from_the_metadata_alone(runs: Path) -> None:
     """A wider tolerance than captured: nothing differs, and the table says that the maximum is a bound."""
     done = command("compare", runs / "a", runs / "different", "--atol", "1")

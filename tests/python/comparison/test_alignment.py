@@ -59,14 +59,14 @@ def test_a_file_of_several_steps(tmp_path: pathlib.Path) -> None:
 def test_other_cadences_share_steps(tmp_path: pathlib.Path) -> None:
     a = series(tmp_path / "a.series", *((s, s * 0.5, s) for s in range(0, 50, 10)))
     b = series(tmp_path / "b.series", *((s, s * 0.5, s) for s in range(0, 50, 20)))
-    with pytest.raises(Unmatched, match="step 10, 30"):
+    with pytest.raises(Unmatched, match="steps 10, 30"):
         twinrun.compare(a, b)
     found = twinrun.compare(a, b, partial=True)
     assert (
         found.verdict == "incomparable" and not found.same and [f.step for f in found.fields] == [0, 20, 40]
     )
     common = twinrun.compare(a, b, common=True)
-    assert common.same and any("step 10, 30" in note for note in common.notes)
+    assert common.same and any("steps 10, 30" in note for note in common.notes)
 
 
 def test_steps_of_the_same_time(tmp_path: pathlib.Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gc
 import math
 import os
@@ -442,3 +443,13 @@ def test_what_is_said_of_a_circle_agrees_however_far_numbers_are_apart(
     assert field.first_abs_diff == pytest.approx(field.max_abs_diff, rel=1e-6, abs=rounded)
     assert listed["abs_diff"][0] == pytest.approx(field.max_abs_diff, rel=1e-6, abs=rounded)
     assert field.first_abs_diff >= atol
+
+
+def test_csv_holds_any_name(tmp_path: Path) -> None:
+    """Also those with an end of a line that Python's csv would not quote."""
+    names = ["a,b", 'c"d', "e\nf", "g\rh", "i\r\nj", "=1+1"]
+    a, b = ({name: np.full(1, value) for name in names} for value in (0.0, 1.0))
+    write_differences(twinrun.compare(a, b), str(tmp_path / "d.csv"))
+    with open(tmp_path / "d.csv", newline="") as file:
+        assert [row["field"] for row in csv.DictReader(file)] == names
+    assert b"\r\n" not in (tmp_path / "d.csv").read_bytes().replace(b"i\r\nj", b"")

@@ -221,3 +221,19 @@ def test_common_leaves_out_what_one_run_lacks():
     found = twinrun.compare_distances(a, b, reference, common=True)
     assert found.verdict == "closer" and [f.field for f in found.fields] == ["x"]
     assert any("'y'" in note for note in found.notes)
+
+
+def test_it_is_said_which_of_three_runs_are_one(tmp_path):
+    for name, values in (("a", [1.0]), ("b", [2.0])):
+        np.save(tmp_path / f"{name}.npy", np.array(values))
+    (tmp_path / "link.npy").symlink_to("a.npy")
+    a, b, link = (str(tmp_path / f"{name}.npy") for name in ("a", "b", "link"))
+    for given, pair, named in (
+        ((a, b, a), "a and the reference", a),
+        ((b, a, link), "b and the reference", a),
+        ((a, link, b), "a and b", a),
+    ):
+        said = f"{pair} are the same path: {named}; name three different runs"
+        assert twinrun.compare_distances(*given).notes == [said]
+        assert f"twinrun: {said}" in command("compare", given[0], given[1], "--closer-to", given[2]).out
+    assert twinrun.compare_distances(a, np.array([3.0]), b).notes == []

@@ -193,7 +193,7 @@ def test_missing_datasets_are_not_zero_differences(tmp_path: Path) -> None:
     a, b, c = (tmp_path / f"{name}.h5" for name in "abc")
     cannot_compare(a, b, tmp_path, "field 'y' of", "not there")
     cannot_compare(b, a, tmp_path, "field 'y' of", "not there")
-    cannot_compare(a, c, tmp_path, "field 'x', 'y' of", "not there")
+    cannot_compare(a, c, tmp_path, "fields 'x', 'y' of", "not there")
 
 
 def test_nothing_compared_is_never_the_same(tmp_path: Path) -> None:

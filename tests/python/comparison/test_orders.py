@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import command
+from commands import check_error, command
 from support import run_of_ranks
 
 import twinrun
@@ -205,8 +205,15 @@ def test_what_has_only_digests_is_not_compared_with_the_other_order(tmp_path: Pa
     for name, x in (("rows", a), ("columns", F(a))):
         with twinrun.Run(tmp_path / name, keep_data=False) as history:
             history.capture(1, {"x": x})
-    with pytest.raises(twinrun.Incomparable, match="only its metadata"):
-        twinrun.compare(tmp_path / "rows", tmp_path / "columns")
+    said = r"column-major \(Fortran order\) in .*columns.*, of which only digests are kept, and row-major .* in .*rows"
+    for one, other in (("rows", "columns"), ("columns", "rows")):
+        with pytest.raises(twinrun.Incomparable, match=said) as caught:
+            twinrun.compare(tmp_path / one, tmp_path / other)
+        assert "step 1: field 'x': " in str(caught.value) and caught.value.fix == (
+            "compare with the data at hand, or write both in one order"
+        )
+    # The data of the column-major run are enough.
+    assert twinrun.compare(tmp_path / "rows", {"x": F(a)}, steps="1").same
 
 
 def test_metadata_alone_says_why_orders_need_the_data(tmp_path: Path) -> None:
@@ -216,6 +223,20 @@ def test_metadata_alone_says_why_orders_need_the_data(tmp_path: Path) -> None:
         twinrun.index(tmp_path / f"{name}.npy")
         (tmp_path / f"{name}.npy").unlink()
     with pytest.raises(
-        twinrun.errors.Incomparable, match=r"data is needed; compare with the data at hand: .* of one order"
+        twinrun.errors.Incomparable, match=r"only digests are kept.*; compare with the data at hand, or write"
     ):
         twinrun.compare(tmp_path / "a.npy.twm", tmp_path / "b.npy.twm")
+
+
+def test_advice_without_data_names_what_was_asked_for(tmp_path: Path) -> None:
+    x = np.arange(12.0)
+    for name, array in (("a", x), ("b", x), ("c", x.astype(np.float32))):
+        with twinrun.Run(tmp_path / name, keep_data=False) as run:
+            run.capture(1, {"x": array})
+    a, b, c = (tmp_path / name for name in "abc")
+    for words, said in (
+        ((a, b, "--no-metadata"), "; compare with the data at hand, or leave out --no-metadata"),
+        ((a, b, "--method", "direct"), "; leave out --method direct, or compare with the data at hand"),
+        ((a, c, "--cast"), "; compare with the data at hand: digests say nothing of numbers of two types"),
+    ):
+        check_error(command("compare", *words, "-q"), said)

@@ -100,6 +100,9 @@ def test_options_hold_where_no_rule_does(tmp_path: pathlib.Path) -> None:
         ('[[tolerance]]\nfield = "x"\natol = 1\nsteps = "a:b"', "not understood"),
         ('[[tolerance]]\nfield = "x"\nskip = true\natol = 1', "leaves fields out"),
         ('[[tolerance]]\nfield = "x"\nperiod = [1, 2, 3, 4, 5]', "period must be"),
+        ('[[tolerance]]\nfield = "x"\nperiod = 0', "rule 1: period must be a length above 0"),
+        ('[[tolerance]]\nfield = "x"\nperiod = [0, 0.0]', "period must be a length above 0"),
+        ('[[tolerance]]\nfield = "x"\nperiod = true', "period must be a length above 0"),
         ('tolerance = 3', "must be tables"),
         ('[tolerances]\nx = 1', "'tolerances' is not understood"),
         ("= 1", "is not TOML"),
@@ -178,6 +181,39 @@ def test_positions_by_name() -> None:
     for wrong in ("", "a", "-1", "1,2,3,4,5", "inf", "=3", "x=", "nan"):
         with pytest.raises(TwinrunError):
             parse_periods(wrong)
+    # One axis may be open; a period that has no length at all is a mistake.
+    assert parse_periods("10,10,0").axes == (10.0, 10.0, 0.0)
+    assert parse_periods("u=0,v=3").of("u", (3,)) == (0.0,)
+    for empty in ("0", "u=0", "0,0,0", "u=0x0,v=0", "-3", "u=-3", "u=5x-1"):
+        with pytest.raises(TwinrunError, match="has no length above 0; give the length of the box"):
+            parse_periods(empty)
+
+
+@pytest.mark.parametrize("wrong", [0, 0.0, (0.0, 0.0), "u=0"])
+def test_a_period_of_0_is_refused_for_a_field_that_is_there(wrong: object) -> None:
+    u = {"u": np.zeros(3)}
+    with pytest.raises(TwinrunError, match="has no length above 0"):
+        twinrun.compare(u, u, period=wrong)
+
+
+@pytest.mark.parametrize("wrong", [True, np.True_, [True], (10.0, False), "10,True"])
+def test_a_period_is_no_boolean(wrong: object) -> None:
+    x = {"x": np.zeros(3)}
+    with pytest.raises(
+        TwinrunError, match=r"period must be a number, not|period '10,True' is not understood"
+    ):
+        twinrun.compare(x, x, period=wrong)
+
+
+@pytest.mark.parametrize("length", [10, 10.0, np.float32(10), np.array(10.0), [10], np.array([10.0])])
+def test_all_kinds_of_numbers_are_periods(length: object) -> None:
+    assert twinrun.compare({"x": np.array([1.0])}, {"x": np.array([11.0])}, period=length).same
+
+
+@pytest.mark.parametrize("given", [{"atol": True}, {"rtol": np.True_}, {"ulps": True}])
+def test_tolerances_of_rules_are_no_booleans(given: dict) -> None:
+    with pytest.raises(TwinrunError, match="must be a number, not"):
+        Rule(**given)
 
 
 @given(seed=st.integers(0, 999), runs=st.integers(2, 4), by_step=st.booleans())

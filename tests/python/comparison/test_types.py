@@ -6,6 +6,7 @@ import math
 import random
 import struct
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -529,3 +530,76 @@ def test_no_circle_for_integers_of_64_bits_and_numbers(wide):
     narrow = {"pos": np.array([10], "i4")}
     assert twinrun.compare(one, narrow, period=10.0, atol=0.6, types="values").same
     assert not twinrun.compare(one, other, atol=0.6, types="values").same
+
+
+@pytest.mark.parametrize(
+    "a, b, said",
+    [
+        (
+            np.array(["2020-01-01", "2021-02-03"], "M8[D]"),
+            np.array(["2020-01-01", "2021-02-06"], "M8[D]"),
+            "x[1]: 2021-02-03 against 2021-02-06, |a-b| = 3 days > 0",
+        ),
+        (
+            np.array(["1969-12-31T23:59:59.5"], "M8[ms]"),
+            np.array(["1970-01-01T00:00:00"], "M8[ms]"),
+            "x[0]: 1969-12-31T23:59:59.500 against 1970-01-01T00:00:00.000, |a-b| = 500 ms > 0",
+        ),
+        (np.array(["2020"], "M8[25s]"), np.array(["2020"], "M8[25s]") + 3, ", |a-b| = 75 s > 0"),
+        (np.array([1], "m8[h]"), np.array([2], "m8[h]"), "x[0]: 1 hour against 2 hours, |a-b| = 1 hour > 0"),
+        (np.array(["2020-01"], "M8[M]"), np.array(["NaT"], "M8[M]"), "x[0]: 2020-01 against NaT"),
+        (
+            np.array(["2020"], "M8[ns]"),
+            np.array([2**63 - 1]).view("M8[ns]"),
+            ", |a-b| = 7645535236854775807 ns > 0",
+        ),
+    ],
+    ids=lambda x: getattr(x, "dtype", ""),
+)
+def test_dates_are_said_as_dates(a: np.ndarray, b: np.ndarray, said: str, tmp_path: Path) -> None:
+    """With their difference in the array's unit: a share of the time since 1970 means nothing."""
+    runs = {}
+    for name, x in (("a", a), ("b", b)):
+        runs[name] = tmp_path / f"{name}.npz"
+        np.savez(runs[name], x=x, id=np.arange(len(x)))
+    for pair, options in (
+        (({"x": a}, {"x": b}), {}),
+        ((runs["a"], runs["b"]), {}),
+        ((runs["a"], runs["b"]), {"key": "id"}),
+    ):
+        result = twinrun.compare(*pair, **options)
+        line = str(result).splitlines()[-1]
+        if "key" in options:  # the place is an ID
+            assert said.partition("]")[2] in line and "%" not in line
+        else:
+            assert said in line and "%" not in line
+            assert said in repr(result.first)
+        # Reports of numbers keep them.
+        assert (result.first.first_a, result.first.first_b) == tuple(int(v[-1].astype(int)) for v in (a, b))
+
+
+@pytest.mark.parametrize("kind", [np.longdouble, np.clongdouble])
+def test_long_doubles_in_memory_compare_as_those_of_files(kind: type, tmp_path: Path) -> None:
+    if _core_knows(kind):
+        pytest.skip("a long double is a float64 on this machine")
+    a = np.arange(6, dtype=kind).reshape(2, 3)
+    b = a.copy()
+    b[1, 2] += np.finfo(kind).eps * 8  # float64 has no such digit
+    assert a[1, 2] != b[1, 2] and complex(a[1, 2]) == complex(b[1, 2])
+    np.save(tmp_path / "a.npy", a)
+    name = np.dtype(kind).name
+    for one, other in ((a, b), ({"x": a}, {"x": b}), (tmp_path / "a.npy", b), (a[1, 2], b[1, 2])):
+        assert twinrun.compare(one, one).same
+        for options in ({}, {"atol": 1.0}):  # they compare exactly
+            result = twinrun.compare(one, other, **options)
+            assert not result.same and result.fields[0].different == 1 and result.fields[0].kind == name
+        assert "5.00000000000000000" in str(result).splitlines()[-1]
+    assert twinrun.compare(a, np.asfortranarray(a)).same
+    assert twinrun.compare(a[:, ::2], a[:, ::2].copy()).same
+    assert twinrun.compare(a[:0], a[:0]).same
+    with pytest.raises(twinrun.Incomparable, match=f"{name} in the first run, f64 in the second"):
+        twinrun.compare({"x": a}, {"x": np.zeros((2, 3))})
+
+
+def _core_knows(kind: type) -> bool:
+    return np.finfo(kind).nmant == 52

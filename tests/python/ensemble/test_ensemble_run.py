@@ -526,6 +526,10 @@ def test_commands(tmp_path: Path) -> None:
     quiet = command("ensemble", "run", tmp_path / "study", "-q")
     assert quiet.status == 0 and quiet.err == ""
     said = load_json(command("ensemble", "status", tmp_path / "study", "--json").out)
+    assert command("ensemble", "status", "--json", tmp_path / "study").status == 0
+    done = command("ensemble", "status", tmp_path / "study", "--json", tmp_path / "status.json")
+    assert done.status == 0 and "tasks have run" in done.out
+    assert load_json((tmp_path / "status.json").read_text()).keys() == said.keys()
     assert (said["tasks"], said["ended"], said["by_status"]) == (4, 4, {"ok": 4})
     assert "4 of 4 tasks" in command("ensemble", "status", tmp_path / "study").out
     for arguments in (

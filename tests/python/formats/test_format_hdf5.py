@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import command, process
+from commands import check_error, command, process
 from format_checks import (
     NAMES,
     SCALARS,
@@ -629,3 +629,15 @@ def test_references_are_told_by_what_they_refer_to(tmp_path):
         "one@all: ['reference to /one', 'reference to /one'] against ['reference to /two', 'reference to /two']",
         "one@to: reference to /one against reference to /two",
     ]
+
+
+def test_a_null_dataspace_is_called_one(tmp_path: Path) -> None:
+    for name, value in (("a", h5py.Empty("f4")), ("b", np.zeros(3, "f4"))):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file["x"] = value
+    a, b = tmp_path / "a.h5", tmp_path / "b.h5"
+    check_error(command("compare", a, b), f"field 'x': shape null (no elements) in {a}, [3] in {b}")
+    check_error(command("compare", b, a), f"field 'x': shape [3] in {b}, null (no elements) in {a}")
+    (line,) = (line for line in command("show", a).out.splitlines() if line.startswith("x "))
+    assert line.split()[:3] == ["x", "f32", "null"]
+    assert command("compare", a, a).status == 0

@@ -398,3 +398,23 @@ def test_damage_ends_in_format_errors(tmp_path, data):
         "text": (TEXT * 2).replace("0x", "7").encode(),
     }[kind]
     survives(tmp_path / "x.bin", data.draw(mutations(good)), format="lammps")
+
+
+def test_numbers_beyond_float64_are_refused(tmp_path: Path) -> None:
+    """1e400 and 1e401 would both be read as infinity."""
+    text = (
+        "ITEM: TIMESTEP\n0\nITEM: NUMBER OF ATOMS\n2\nITEM: BOX BOUNDS pp pp pp\n0 1\n0 1\n0 1\n"
+        "ITEM: ATOMS id x\n1 0.5\n2 {}\n"
+    )
+    path = tmp_path / "a.dump"
+    for beyond in ("1e400", "-1e400"):
+        path.write_text(text.format(beyond))
+        with (
+            open_file(path) as content,
+            pytest.raises(DamagedFile, match=f"'{beyond}' of atom 2 is not a number"),
+        ):
+            content.fields["x"].elements()
+    for value in ("inf", "-inf", "Infinity", "1e308", "1e-400", "nan"):
+        path.write_text(text.format(value))
+        with open_file(path) as content:
+            np.testing.assert_array_equal(content.fields["x"].elements(), [0.5, float(value)])

@@ -485,3 +485,32 @@ def test_the_order_of_ordered_categories(tmp_path: Path) -> None:
                 "x@text@(categories): ['low', 'mid', 'high'] against ['high', 'mid', 'low']"
             ]
             assert [d.label for d in checked.attributes] == ["x@text@(categories)"]
+
+
+@pytest.mark.parametrize("text", ["a,b\n1.5,2\n{},3\n", "1.5 2\n{} 3\n"])
+def test_numbers_beyond_float64_are_not_all_infinity(text: str, tmp_path: Path) -> None:
+    """Such a column is compared as text, as one with integers that float64 cannot hold."""
+    paths = [tmp_path / f"{name}.csv" for name in "abc"]
+    for path, value in zip(paths, ("1e400", "1e401", "-1e400"), strict=True):
+        path.write_text(text.format(value))
+    assert twinrun.compare(paths[0], paths[0]).same
+    for other in paths[1:]:
+        result = twinrun.compare(paths[0], other)
+        assert result.verdict == "different" and "'1e400' against '" in str(result)
+    for value in ("inf", "-Infinity", "+INF", "1e308", "1e-400"):
+        paths[0].write_text(text.format(value))
+        result = twinrun.compare(paths[0], paths[0])
+        assert {f.dtype for f in result.fields} == {"f64", "i64"} and result.same
+
+
+def test_errors_of_tables_are_sentences(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("a,b\n1,2\n" + "3,4\n" * 300 + "5\n")
+    check_error(
+        command("compare", path, path, "--format", "table"),
+        "does not have 2 cells, as the first row has; write rows of one length",
+    )
+    path = tmp_path / "t"
+    path.write_text("words only, and no table\n")
+    with pytest.raises(FormatError, match="it is text, and no table; if it has rows of one length, name it"):
+        open_file(path)

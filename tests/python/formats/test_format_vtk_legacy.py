@@ -298,3 +298,24 @@ def test_contradictions(tmp_path):
 def test_damage_ends_in_format_errors(tmp_path, data):
     good = (FIXTURES / data.draw(st.sampled_from(ALL))).read_bytes()
     survives(tmp_path / "x.vtk", data.draw(mutations(good)), format="vtk-legacy")
+
+
+def test_numbers_beyond_their_type_are_refused(tmp_path: Path) -> None:
+    """They would all be read as infinity."""
+    text = (
+        "# vtk DataFile Version 3.0\nt\nASCII\nDATASET STRUCTURED_POINTS\nDIMENSIONS 2 1 1\nORIGIN 0 0 0\n"
+        "SPACING 1 1 1\nPOINT_DATA 2\nSCALARS u {} 1\nLOOKUP_TABLE default\n1.0\n{}\n"
+    )
+    path = tmp_path / "a.vtk"
+    for kind, beyond in (("double", "1e400"), ("double", "-1e400"), ("float", "1e39")):
+        path.write_text(text.format(kind, beyond))
+        with (
+            open_file(path) as content,
+            pytest.raises(DamagedFile, match=f"{beyond} is too large for its type"),
+        ):
+            content.fields["PointData/u"].elements()
+    for kind, value in (("double", "inf"), ("float", "-INF"), ("double", "1e39"), ("float", "1e-50")):
+        path.write_text(text.format(kind, value))
+        with open_file(path) as content:
+            expected = np.array([1, float(value)], "f8" if kind == "double" else "f4")
+            np.testing.assert_array_equal(content.fields["PointData/u"].elements(), expected)

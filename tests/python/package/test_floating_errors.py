@@ -90,12 +90,14 @@ def test_settings_of_the_caller_change_nothing(dtype: str, tmp_path: Path) -> No
             assert check() == said, name
 
 
-@pytest.mark.parametrize("wrong", ["1", b"1", None, [1.0]])
+@pytest.mark.parametrize("wrong", ["1", b"1", None, [1.0], True, np.False_, 10**400])
 def test_tolerances_are_numbers(wrong: object, tmp_path: Path) -> None:
     x = np.zeros(3)
     calls = [
         lambda **given: twinrun.digest(x, **given),
         lambda **given: twinrun.sketch({"x": x}, **given),
+        lambda **given: twinrun.Run(tmp_path / "run", **given),
+        lambda **given: twinrun.index(tmp_path / "no file", **given),
         lambda **given: Reproducible(tmp_path, ["t"], update=True).check("x", x, **given),
     ]
     if wrong is not None:
@@ -107,6 +109,28 @@ def test_tolerances_are_numbers(wrong: object, tmp_path: Path) -> None:
         for name in ("atol", "rtol"):
             with pytest.raises(twinrun.TwinrunError, match=f"{name} must be a number, not"):
                 call(**{name: wrong})
+
+
+@pytest.mark.parametrize(
+    "wrong", [True, np.True_, "1", (1.0, True), (1.0, "1"), (1.0, 2.0, 3.0), (), None], ids=repr
+)
+def test_tolerances_of_fields_are_numbers(wrong: object, tmp_path: Path) -> None:
+    own = {"x": wrong}
+    for call in (
+        lambda: twinrun.sketch({"x": np.zeros(3)}, tolerances=own),
+        lambda: twinrun.Run(tmp_path / "run", tolerances=own),
+    ):
+        with pytest.raises(
+            twinrun.TwinrunError, match=r"field 'x' must be (a number|atol or \(atol, rtol\)), not"
+        ):
+            call()
+
+
+@pytest.mark.parametrize(
+    "own", [1, 0.5, np.float32(0.5), (1, 2), [1.0], np.array([1.0, 2.0]), np.array(1.0)], ids=repr
+)
+def test_all_kinds_of_numbers_are_tolerances_of_fields(own: object) -> None:
+    twinrun.sketch({"x": np.zeros(3)}, tolerances={"x": own})
 
 
 def test_one_field_is_no_fields() -> None:

@@ -144,9 +144,11 @@ def test_a_run_against_itself_is_said(tmp_path: Path) -> None:
     b = saved(tmp_path / "b", x=np.zeros(3))
     (tmp_path / "link").symlink_to("a")
     for other in (a, tmp_path / "link" / "x.npz"):
-        assert twinrun.compare(a, other).notes == [f"both runs are the same: {a}"]
+        assert twinrun.compare(a, other).notes == [
+            f"both runs are the same path: {a}; name two different runs"
+        ]
     assert (
-        f"note: both runs are the same: {tmp_path / 'a'}"
+        f"note: both runs are the same path: {tmp_path / 'a'}; name two different runs"
         in command("compare", tmp_path / "a", tmp_path / "link").out
     )
     assert twinrun.compare(a, b).notes == []
@@ -197,3 +199,46 @@ def test_options_of_formats_are_those_of_the_caller(tmp_path: Path) -> None:
     check_error(
         command("compare", tmp_path / "x.npy", tmp_path / "x.npy", "--dtype", "f64"), "add --format raw"
     )
+
+
+def test_wrong_numbers_of_options_are_said_plainly(tmp_path: Path) -> None:
+    """In words that are not those of the library that parses options."""
+    run = saved(tmp_path / "a", x=np.zeros(3))
+    for verb in (("compare", run, run), ("golden", "save", run, "-o", tmp_path / "g")):
+        check_error(
+            command(*verb, "--ulp", "1.5"), "Invalid value for '--ulp': '1.5' is no whole number. (see: "
+        )
+        check_error(command(*verb, "--atol", "x"), "Invalid value for '--atol': 'x' is no number. (see: ")
+        for little in ("0", "1", "1023K"):
+            check_error(
+                command(*verb, "--memory", little), f"'{little}' is too small: give at least 1M (see: "
+            )
+    bisected = command("compare", run, run, "--bisect", "--ulp", "1.5")
+    assert bisected.status == 129 and "'1.5' is no whole number." in bisected.err
+    for verb in (("restore", "r", "to"), ("verify", "r"), ("accept", "r", "--new", "n")):
+        check_error(command(*verb, "--memory", "1"), "'1' is too small: give at least 1M (see: ")
+    assert command("compare", run, run, "--memory", "1M").status == 0
+    with pytest.raises(twinrun.TwinrunError, match="memory must be a number of bytes above 0, not 0"):
+        twinrun.compare(run, run, options=twinrun.CompareOptions(memory=0))
+
+
+def test_several_fields_and_steps_are_several(tmp_path: Path) -> None:
+    for run, fields, steps in (("a", "uvw", (1, 2, 3)), ("b", "v", (1,))):
+        (tmp_path / run).mkdir()
+        for step in steps:
+            np.savez(tmp_path / run / f"x_{step}.npz", **{name: np.zeros(3) for name in fields})
+    out = command("compare", tmp_path / "a", tmp_path / "b").out
+    assert ": fields 'u', 'w' of " in out and ": steps 2, 3 of " in out
+    assert "field 'u', " not in out and "step 2, " not in out
+    (tmp_path / "c").mkdir()
+    np.savez(tmp_path / "c" / "x_1.npz", v=np.zeros(3), w=np.zeros(3))
+    assert ": field 'w' of " in command("compare", tmp_path / "c", tmp_path / "b").out
+
+
+def test_a_long_value_is_cut(tmp_path: Path) -> None:
+    x = {"x": np.zeros(3)}
+    for wrong in (10**400, 10**5000, -(10**400), "9" * 5000):
+        for name in ("atol", "rtol", "ulp"):
+            with pytest.raises(twinrun.TwinrunError) as caught:
+                twinrun.compare(x, x, **{name: wrong})
+            assert name in str(caught.value) and len(str(caught.value)) < 200

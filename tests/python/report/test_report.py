@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from commands import command, load_json
 
 import twinrun
 from twinrun.comparison.words import verdict_line
+from twinrun.outputs import save_figure
 from twinrun.report import document, write_json
 from twinrun.report.picture import growth, save_growth
 from twinrun.words import byte_size, number
@@ -200,3 +202,21 @@ def test_the_worst_place_and_files_of_a_result(tmp_path: Path) -> None:
     )
     pytest.importorskip("matplotlib")
     assert {line.get_label() for line in result.plot().axes[0].lines} >= {"y"}
+
+
+def test_any_name_is_drawn_without_a_warning(tmp_path: Path) -> None:
+    """Control characters, formulas of matplotlib that are none, scripts that its font does not have."""
+    pytest.importorskip("matplotlib")
+    names = ["u\x01\tv", "a\rb", "$x^$", "$\\frac$", "速度"]
+    for run, shift in (("a $^$", 0.0), ("b", 1.0)):
+        with twinrun.Run(tmp_path / run) as history:
+            for step in (1, 2):
+                history.capture(step, {name: np.zeros(3) + shift for name in names})
+    result = twinrun.compare(tmp_path / "a $^$", tmp_path / "b")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for suffix in ("png", "svg"):
+            save_growth(result, str(tmp_path / f"p.{suffix}"))
+        save_figure(result.plot("map"), tmp_path / "map.png")
+    done = command("compare", tmp_path / "a $^$", tmp_path / "b", "--picture", tmp_path / "q.png")
+    assert done.err == f"wrote {tmp_path / 'q.png'}\n"

@@ -54,6 +54,25 @@ def test_meaning_comes_first_and_both_values_are_told(pair: tuple[Path, Path]) -
     )
 
 
+def test_no_attribute_changes_the_meaning_of_texts(tmp_path: Path) -> None:
+    for name, unit in (("a", "m"), ("b", "km")):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file["number"] = [1.0]
+            file["fixed"] = np.array([b"x", b"y"])
+            file["any"] = np.array(["x", "y"], h5py.string_dtype())
+            for owner in file.values():
+                owner.attrs["units"] = unit
+    said = command("compare", tmp_path / "a.h5", tmp_path / "b.h5")
+    assert said.out.count("changes what its numbers mean") == 1
+    for line in (
+        "  number@units: 'm' against 'km' (changes what its numbers mean)\n",
+        "  fixed@units: 'm' against 'km'\n",
+        "  any@units: 'm' against 'km'\n",
+    ):
+        assert line in said.out
+    assert said.status == 1
+
+
 def test_every_report_tells(pair: tuple[Path, Path], tmp_path: Path) -> None:
     files = [tmp_path / name for name in ("r.json", "r.xml", "r.html")]
     done = command("compare", *pair, "-q", "--json", files[0], "--junit", files[1], "--html", files[2])

@@ -160,7 +160,7 @@ def test_cycles_and_depth_are_an_error() -> None:
 
 
 def test_what_cannot_be_compared_is_named() -> None:
-    for what in (object(), {1, 2}, np.array([object()]), lambda: 0, np.zeros(2, np.longdouble)):
+    for what in (object(), {1, 2}, np.array([object()]), lambda: 0):
         with pytest.raises(twinrun.TwinrunError, match=r"^here\.0: "):
             twinrun.compare({"here": [what, 1]}, {"here": [what, 1]})
     with pytest.raises(twinrun.TwinrunError, match="nothing to compare"):

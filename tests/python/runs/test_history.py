@@ -121,7 +121,7 @@ def test_a_crash_before_the_first_line(tmp_path: Path) -> None:
             (path / "manifest.jsonl").write_bytes(left)
             said = "manifest.jsonl: damaged: line 1: it is not complete" if left else "manifest.jsonl: empty"
             check_error(command("log", path), said)
-            with pytest.raises(twinrun.TwinrunError, match=rf"{said}|holds a history already"):
+            with pytest.raises(twinrun.TwinrunError, match=rf"{said}|is no manifest of a history"):
                 twinrun.Run(path, existing=existing)
             assert (path / "manifest.jsonl").read_bytes() == left
             assert os.listdir(path) == ["manifest.jsonl"]
@@ -268,3 +268,18 @@ def test_files_of_a_step_are_compared_and_sent_to_other_processes(tmp_path: Path
         names = [name for name in dir(files) if not name.startswith("_")]
         assert [getattr(sent, name) for name in names] == [getattr(files, name) for name in names]
         assert files != "files" and files is not None
+
+
+@pytest.mark.parametrize("content", ['{"x": 1}\n', "[1]\n", "", "\x89PNG\0"])
+def test_advice_about_a_foreign_manifest_works(content: str, tmp_path: Path) -> None:
+    """Neither appending nor replacing helps where the file is another program's."""
+    path = tmp_path / "run"
+    path.mkdir()
+    (path / "manifest.jsonl").write_text(content)
+    said = r"holds a file manifest.jsonl that is no manifest of a history; name another folder, or move that file away"
+    with pytest.raises(twinrun.TwinrunError, match=said):
+        twinrun.Run(path)
+    assert (path / "manifest.jsonl").read_text() == content
+    (path / "manifest.jsonl").rename(tmp_path / "moved")
+    with twinrun.Run(path) as run:
+        run.capture(1, {"x": np.zeros(3)})

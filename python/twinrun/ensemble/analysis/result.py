@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ...errors import TwinrunError
+from ...errors import TwinrunError, in_short
 from ...words import percent
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class Options:
             ("matters", self.matters, 0, math.inf),
         ):
             if not low < x < high:
-                raise TwinrunError(f"{name} must be between {low:g} and {high:g}, not {x!r}")
+                raise TwinrunError(f"{name} must be between {low:g} and {high:g}, not {in_short(x)}")
         if self.permutations < 99 or self.resamples < 99:
             raise TwinrunError("permutations and resamples must be at least 99")
 

@@ -5,7 +5,6 @@ option, of writers of text: the option that named the target, for messages; empt
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import os
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import MissingFile, MissingPackage
-from ...outputs import replacing
+from ...outputs import csv_writer, replacing
 from .design import cells
 from .record import read_lines
 from .shown import shown_line, shown_words
@@ -170,7 +169,7 @@ def write_hyperfine_csv(
     keys = ("command", "mean", "stddev", "median", "user", "system", "min", "max")
     names = list(dict.fromkeys(n for entry in found for n in entry.get("parameters", {})))
     text = io.StringIO()
-    out = csv.writer(text, lineterminator="\n")
+    out = csv_writer(text)
     out.writerow([*keys, *(f"parameter_{n}" for n in names)])
     for entry in found:
         values = [entry[k] for k in keys]
@@ -199,7 +198,7 @@ def write_csv(folder: str | os.PathLike[str], target: str | os.PathLike[str], op
             for row in rows:
                 row[f"level_of.{factor.name}"] = places.get(str(row.get(f"factors.{factor.name}")))
     text = io.StringIO()
-    out = csv.writer(text, lineterminator="\n")
+    out = csv_writer(text)
     names = list(rows[0]) if rows else []
     out.writerow(names)
     for row in rows:
