@@ -164,8 +164,8 @@ def _compared_runs(ours: TraceSubject, theirs: TraceSubject, common: bool) -> _W
     """Each rank of a run against the same rank of the other one."""
     refuse_other_shardings(ours, theirs)
     result = TraceComparison(ours.label, theirs.label)
-    result.notes = [*ours.notes, *theirs.notes]
     result.provenance_a, result.provenance_b = ours.provenance, theirs.provenance
+    result.notes = [*ours.notes, *theirs.notes]
     beside = False
     walks: list[Walk] = []
     sides: dict[int, tuple[RankOfTrace, RankOfTrace]] = {}
@@ -195,7 +195,14 @@ def _compared_replicas(
         f"{subject.label}, rank {usual}", f"{subject.label}, rank{'s' if len(others) > 1 else ''} {said}"
     )
     result.replicas = (usual, *others)
+    result.provenance_a = result.provenance_b = subject.provenance
     result.notes = [*subject.notes]
+    told = () if result.provenance_a is None else result.provenance_a.ranks
+    if silent := [r for r in result.replicas if r not in told]:
+        result.notes.append(
+            f"conditions were not compared: rank{'s' if len(silent) > 1 else ''} {', '.join(map(str, silent))} "
+            "recorded none"
+        )
     walks: list[Walk] = []
     sides: dict[int, tuple[RankOfTrace, RankOfTrace]] = {}
     beside, parts = False, 0

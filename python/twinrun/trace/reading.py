@@ -17,7 +17,7 @@ from ..runs.events import DIGESTS, EVENTS, Event, decoded_events, is_trace_field
 from ..runs.fields import FieldRef
 from ..runs.histories import HistorySubject
 from ..runs.metadata import check_content
-from ..runs.provenance import Provenance, read_provenance
+from ..runs.provenance import Provenance, ProvenanceOfRank, read_provenance
 from ..runs.subject import Place
 from ..runs.traces import histories_of_ranks
 from .renames import NewNames
@@ -81,8 +81,20 @@ class TraceSubject:
 
     @property
     def provenance(self) -> Provenance | None:
-        """The conditions of the run."""
-        return read_provenance(next(iter(self._subjects.values())).provenance)
+        """The conditions of all ranks. Those of a rank that are damaged are left out, and noted."""
+        entries: list[ProvenanceOfRank] = []
+        for folder_rank, subject in self._subjects.items():
+            own = [
+                ProvenanceOfRank(folder_rank if len(self._subjects) > 1 else entry.rank, entry.json)
+                for entry in subject.provenance
+            ]
+            try:
+                read_provenance(own)
+            except TwinrunError as e:
+                self.notes.append(f"{subject.label}: {e}")
+            else:
+                entries += own
+        return read_provenance(entries)
 
     def events(self, rank: int, iteration: int) -> tuple[list[Event], list[str], list[str]]:
         """(events, problems, names of fields beside the trace). Raises TwinrunError."""

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from ..runs.provenance import Difference, Provenance, difference
+from ..runs.provenance import Difference, Provenance, difference, rank_difference
 from ..views import views
 from .site import Site
 
@@ -288,7 +288,8 @@ class TraceComparison:
     provenance_a, provenance_b : Provenance or None
         Under which conditions the runs ran.
     conditions : list of Difference or None
-        Conditions in which the runs differ, the likeliest explanation first.
+        Conditions in which the runs differ, the likeliest explanation first. Of ranks of one run: those in
+        which others differ from the reference, each value with its ranks.
     seconds : float
         Time of the comparison.
     same : bool
@@ -317,9 +318,11 @@ class TraceComparison:
 
     @property
     def conditions(self) -> list[Difference] | None:
-        """Conditions in which the runs differ, the likeliest explanation first; None where a run
+        """Conditions in which the runs or ranks differ, the likeliest explanation first; None where a run
         does not say.
         """
+        if self.replicas:
+            return None if self.provenance_a is None else rank_difference(self.provenance_a, self.replicas)
         if self.provenance_a is None or self.provenance_b is None:
             return None
         return difference(self.provenance_a, self.provenance_b)

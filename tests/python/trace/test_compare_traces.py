@@ -516,7 +516,7 @@ def test_replicas_that_agree(tmp_path) -> None:
     found = twinrun.compare_traces(path, replicas=True)
     assert found.verdict == "same" and found.replicas == (0, 1, 2), (found.problems, str(found))
     # Two ranks, three iterations, and what all hold alike: settings, weight; in the step five; out of it two.
-    assert found.values == 2 * 3 * (1 + 1 + 4 + 2) and found.conditions is None
+    assert found.values == 2 * 3 * (1 + 1 + 4 + 2) and found.conditions == []
     assert any("parts of distributed tensors" in n for n in found.notes)
     done = command("compare", path, "--replicas", "--json", tmp_path / "out.json")
     assert done.status == 0 and "rank 0 is a, and is compared with rank 1, 2" in done.out
