@@ -21,7 +21,8 @@ from .. import _core
 from ..errors import DamagedFile
 
 __all__ = [
-    "Difference", "Provenance", "ProvenanceOfRank", "difference", "python_facts", "rank_difference", "read_provenance",
+    "Difference", "Provenance", "ProvenanceOfRank", "difference", "digest_between_ranks", "python_facts", "rank_difference",
+    "read_provenance",
 ]  # fmt: skip
 
 Facts = dict[str, dict[str, str]]
@@ -314,6 +315,19 @@ def _comparable_rank(group: str, name: str, value: str, rank: int) -> str:
         return _comparable(group, value)
     words = _NUMBER_OF_RANK.sub(r"\1", value).split()
     return " ".join("" if word == str(rank) else word for word in words)
+
+
+def digest_between_ranks(entry: ProvenanceOfRank) -> str:
+    """A text that is the same on all ranks whose conditions do not differ. Raises DamagedFile."""
+    import hashlib
+
+    said = sorted(
+        (f"{group}.{name}", _comparable_rank(group, name, value, entry.rank))
+        for group, facts in _parsed(entry).items()
+        for name, value in facts.items()
+        if not _NOISE.match(f"{group}.{name}") and not _OF_EACH_RANK.match(f"{group}.{name}")
+    )
+    return hashlib.blake2b(json.dumps(said).encode(), digest_size=16).hexdigest()
 
 
 # ---- of this process -----------------------------------------------------------------------------

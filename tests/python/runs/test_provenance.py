@@ -18,7 +18,15 @@ from hypothesis import strategies as st
 import twinrun
 from twinrun import _core
 from twinrun.errors import DamagedFile
-from twinrun.runs.provenance import Difference, difference, python_facts, rank_difference, read_provenance
+from twinrun.runs.provenance import (
+    Difference,
+    ProvenanceOfRank,
+    difference,
+    digest_between_ranks,
+    python_facts,
+    rank_difference,
+    read_provenance,
+)
 
 Facts = dict[str, dict[str, str]]
 
@@ -208,6 +216,8 @@ def test_ranks_that_differ_only_after_a_resumption_are_named() -> None:
 @given(st.lists(FACTS, min_size=2, max_size=4))
 def test_ranks_differ_in_what_two_runs_of_one_rank_would(facts: list[Facts]) -> None:
     found = set(names(rank_difference(read(facts), range(len(facts)))))
+    digests = {digest_between_ranks(ProvenanceOfRank(0, json.dumps(f))) for f in facts}
+    assert bool(found) == (len(digests) > 1)
     pairs = [names(difference(read([facts[0]]), read([other]))) for other in facts[1:]]
     assert found == {name for pair in pairs for name in pair}
 

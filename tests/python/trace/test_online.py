@@ -211,6 +211,19 @@ class TestProcessesThatMeet:
         assert zero["stop"] == "5 ended | 5 ended | 3 another | 5 ended"
         assert one["stop"] == "5 ended | 5 ended | 3 itself | 5 itself"
 
+    def test_replicas_under_other_conditions_are_told(self, tmp_path) -> None:
+        said = (
+            "['twinrun: replicas run under different conditions: "
+            "python.cudnn_benchmark: False (rank 0, 2) | True (rank 1)'] []"
+        )
+        assert [one["conditions"] for one in checked(tmp_path, 3, "conditions")] == [said] * 3
+        (found,) = twinrun.compare_traces(tmp_path / "conditions", replicas=True).conditions
+        assert (found.name, found.a, found.b) == (
+            "cudnn_benchmark",
+            "False (rank 0, 2)",
+            "True (rank 1)",
+        )
+
     def test_groups_of_replicas(self, tmp_path) -> None:
         right = "agree 3 0 | (1, 3) ('weight',) True | (1, 3) ('both@local',) True"
         wrong = "ReplicasDiffer True | TwinrunError True | TwinrunError True"
