@@ -18,6 +18,7 @@ from .reading import RankOfTrace, TraceSubject
 from .replicas import chosen_ranks, replicated, usual_rank
 from .result import TraceComparison
 from .shardings import refuse_other_shardings
+from .versions import KindsOfRecords
 from .walk import Walk
 from .words import structure_note
 
@@ -92,11 +93,18 @@ def _without_rest(
 
 
 def _walked(
-    result: TraceComparison, walk: Walk, a: RankOfTrace, b: RankOfTrace, at: str, common: bool, alike: bool
+    result: TraceComparison,
+    walk: Walk,
+    a: RankOfTrace,
+    b: RankOfTrace,
+    at: str,
+    common: bool,
+    kinds: KindsOfRecords | None,
 ) -> tuple[bool, int]:
-    """Compares two ranks. Gives whether there are fields beside their traces, and how many values
-    were no replicas.
+    """Compares two ranks: of two runs, whose kinds of records come into `kinds`, or of one. Gives whether
+    there are fields beside their traces, and how many values were no replicas.
     """
+    alike = kinds is None
     beside, parts = False, 0
     for number in _iterations(result, walk, a, b, at, common):
         sides = []
@@ -114,6 +122,8 @@ def _walked(
             sides.append(events)
         if common:
             sides = _without_rest(result, number, sides, (a, b), at)
+        if kinds is not None:
+            kinds.add(*sides)
         walk.iteration(number, *sides)
     walk.end()
     return beside, parts
@@ -166,7 +176,7 @@ def _compared_runs(ours: TraceSubject, theirs: TraceSubject, common: bool) -> _W
     result = TraceComparison(ours.label, theirs.label)
     result.provenance_a, result.provenance_b = ours.provenance, theirs.provenance
     result.notes = [*ours.notes, *theirs.notes]
-    beside = False
+    beside, kinds = False, KindsOfRecords(ours, theirs)
     walks: list[Walk] = []
     sides: dict[int, tuple[RankOfTrace, RankOfTrace]] = {}
     ranks = sorted({*ours.ranks, *theirs.ranks})
@@ -174,9 +184,10 @@ def _compared_runs(ours: TraceSubject, theirs: TraceSubject, common: bool) -> _W
         walks.append(Walk(result, rank))
         sides[rank] = RankOfTrace(ours, rank, "a"), RankOfTrace(theirs, rank, "b")
         at = f"rank {rank}, " if len(ranks) > 1 else ""
-        beside = _walked(result, walks[-1], *sides[rank], at, common, False)[0] or beside
+        beside = _walked(result, walks[-1], *sides[rank], at, common, kinds)[0] or beside
     if beside:
         _others(result, ours, theirs, common)
+    result.notes += kinds.notes()
     return result, walks, sides
 
 
@@ -209,7 +220,7 @@ def _compared_replicas(
     for rank in others:
         walks.append(Walk(result, rank, True))
         sides[rank] = RankOfTrace(subject, usual, f"rank {usual}"), RankOfTrace(subject, rank, f"rank {rank}")
-        also, left = _walked(result, walks[-1], *sides[rank], f"rank {rank}, ", common, True)
+        also, left = _walked(result, walks[-1], *sides[rank], f"rank {rank}, ", common, None)
         beside, parts = beside or also, parts + left
     if result.firsts and not majority:
         result.notes.append(f"no majority: it is not known whether rank {usual} or another one is right")

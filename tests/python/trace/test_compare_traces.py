@@ -272,7 +272,7 @@ def test_what_stands_for_a_value_is_compared_with_values(tmp_path) -> None:
 def test_events_survive_storage(given_: list, problems: list[str]) -> None:
     events = [event(m, d, out=bool(d % 2)) for m, d in given_]
     fields = encoded_events(events, problems)
-    again, told, _ = decoded_events(fields[EVENTS], fields[DIGESTS], "here")
+    again, told, *_ = decoded_events(fields[EVENTS], fields[DIGESTS], "here")
     assert (again, told) == (events, problems)
     assert [e.values[0].digest for e in events] == [d for _, d in given_]
 

@@ -90,3 +90,60 @@ def test_two_traces_compare_the_conditions_of_all_ranks(tmp_path: Path, say) -> 
     say(b, facts(0), facts(1, torch="2.14"))
     (told,) = twinrun.compare_traces(a, b).conditions
     assert (told.name, told.a, told.b) == ("torch", "2.15", "2.15 (rank 0); 2.14 (rank 1)")
+
+
+# ---- traces of two versions of twinrun ----
+
+OPERATION = Event("forward", 0, "layer", "", "aten.mm.default", 1, 0, [])
+
+
+def of_version(path: Path, version: str, say, *, more: bool) -> str:
+    """A trace that a version of twinrun wrote. more: with kinds of records that another one does not write."""
+    weight = Traced("weight", False, "parameter", "float32", (2,), "", "", 1)
+    mean = Traced("mean", True, "buffer", "float32", (2,), "", "", 2)
+    given = Traced("output", True, "value", "float32", (2,), "", "", 3)
+    events = [Event("forward", 0, "layer", "Linear", "forward", 0, -1, [weight])]
+    events += [OPERATION] * more
+    events.append(Event("forward", 0, "layer", "Linear", "forward", 0, -1, [given, *[mean] * more]))
+    with twinrun.Run(path / "rank00000") as run:
+        run.capture(0, encoded_events(events))
+    say(str(path), {"compiler": {"twinrun_version": version}})
+    return str(path)
+
+
+def test_kinds_of_records_that_another_version_does_not_write_are_noted(tmp_path: Path, say) -> None:
+    old = of_version(tmp_path / "old", "0.1.0", say, more=False)
+    new = of_version(tmp_path / "new", "0.2.0", say, more=True)
+    note = (
+        f"{old} was written by twinrun 0.1.0 (format 2), and has none of these records: operations in forward "
+        "passes, buffers that come out of forward passes of modules. "
+        f"Those of {new}, written by twinrun 0.2.0 (format 2), have no counterpart: "
+        "make both traces with one version of twinrun"
+    )
+    for pair in ((old, new), (new, old)):
+        found = twinrun.compare_traces(*pair)
+        # It is a problem as ever, and never the same.
+        assert found.verdict == "different" and found.unmatched == 2 and len(found.problems) == 2
+        assert [n for n in found.notes if "was written by" in n] == [note]
+    assert f"twinrun: {note}" in command("compare", old, new).out
+
+
+def test_one_version_needs_no_such_note(tmp_path: Path, say) -> None:
+    paths = [of_version(tmp_path / f"{more}", "0.2.0", say, more=more) for more in (False, True)]
+    found = twinrun.compare_traces(*paths)
+    assert not found.same and not any("was written by" in n for n in found.notes)
+    # Nor do two versions that wrote the same.
+    again = of_version(tmp_path / "again", "0.1.0", say, more=True)
+    found = twinrun.compare_traces(paths[1], again)
+    assert found.same and not any("was written by" in n for n in found.notes)
+
+
+def test_an_older_format_is_named_where_the_version_of_the_program_is_the_same(
+    tmp_path: Path, say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = of_version(tmp_path / "new", "0.1.0", say, more=True)
+    monkeypatch.setattr("twinrun.runs.events.VERSION", 1)
+    old = of_version(tmp_path / "old", "0.1.0", say, more=False)
+    monkeypatch.undo()
+    found = twinrun.compare_traces(old, new)
+    assert any(f"{old} was written by twinrun 0.1.0 (format 1)" in n for n in found.notes), found.notes
