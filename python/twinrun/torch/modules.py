@@ -92,6 +92,7 @@ class ModuleHooks:
         self._gradients.forget()
         for w in self._watched:
             w.calls = 0
+            w.called = False
 
     def enter(self, w: Watched, args: tuple, kwargs: dict) -> None:
         """A module is called."""
@@ -104,7 +105,7 @@ class ModuleHooks:
 
     def _enter(self, w: Watched, phase: str, args: tuple, kwargs: dict) -> None:
         position, recorder = self._position, self._recorder
-        self.entered = True
+        self.entered = w.called = True
         if phase == "forward":
             while position.frames and position.frames[-1].phase != "forward":
                 position.frames.pop()  # a recomputation that ended early

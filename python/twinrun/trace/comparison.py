@@ -10,6 +10,7 @@ from ..comparison.renames import renames_of
 from ..comparison.work import compare
 from ..errors import TwinrunError
 from ..runs.events import DIGESTS, EVENTS, KEPT, Event
+from ..runs.gaps import UNCALLED, gap
 from ..runs.opening import open_subject
 from ..words import counted
 from .alignment import is_rest, leading
@@ -20,7 +21,7 @@ from .result import TraceComparison
 from .shardings import refuse_other_shardings
 from .versions import KindsOfRecords
 from .walk import Walk
-from .words import structure_note
+from .words import structure_note, uncalled_note
 
 __all__ = ["TraceComparison", "compare_traces"]
 
@@ -62,6 +63,11 @@ def _iterations(
         else:
             result.unmatched += 1
             walk.problem(f"{at}iteration {n}: only in {a.label if n in ours else b.label}")
+
+
+def _is_uncalled(e: Event) -> bool:
+    """Whether an event stands for a module whose calls were not seen."""
+    return len(e.values) == 1 and gap(e.values[0]) == UNCALLED
 
 
 def _without_rest(
@@ -120,6 +126,7 @@ def _walked(
                 events, left = replicated(events)
                 parts += left
             sides.append(events)
+            walk.uncalled.update((e.module, None) for e in events if _is_uncalled(e))
         if common:
             sides = _without_rest(result, number, sides, (a, b), at)
         if kinds is not None:
@@ -317,6 +324,8 @@ def compare_traces(
             f"not compared: {counted(objects, 'value')} that {'is an object' if objects == 1 else 'are objects'} "
             "that a trace does not look into, such as a cache"
         )
+    if uncalled := list(dict.fromkeys(module for w in walks for module in w.uncalled)):
+        result.notes.append(uncalled_note(uncalled))
     firsts = [(o.site.iteration, o.number, rank, o) for rank, o in result.firsts.items()]
     if firsts:
         result.first_divergence = min(firsts, key=lambda f: f[:3])[3]
