@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from .module_facts import OwnFacts
 from .wrappers import is_compiled, paths_of
 
 __all__ = [
@@ -46,16 +47,19 @@ class Watched:
     """A module of the model: its path and class, and the parameters and buffers that its own code uses.
 
     calls: of the model, in this iteration. called: whether it was called in this iteration. compiled: whether
-    it is, or wraps, what `torch.compile` made of it. inside: whether it lies within such a module.
+    it is, or wraps, what `torch.compile` made of it. inside: whether it lies within such a module. own: facts
+    of the module, and not of what wraps it.
     """
 
     __slots__ = (
-        "buffers", "called", "calls", "compiled", "inside", "kind", "module", "parameters", "path", "root",
+        "buffers", "called", "calls", "compiled", "inside", "kind", "module", "own", "parameters", "path",
+        "root",
     )  # fmt: skip
 
     def __init__(self, path: str, module: torch.nn.Module, root: bool) -> None:
         self.path, self.module, self.root = path, module, root
         self.kind = kind_of(module)
+        self.own = OwnFacts(module)
         self.calls = 0
         self.called = self.compiled = self.inside = False
         self.parameters: list[Owned] = []
@@ -122,6 +126,8 @@ def watched_modules(models: Mapping[str, torch.nn.Module], patterns: Sequence[st
                 watched.append(parent)
             assert parent is not None
             nearest[name] = parent
+            if path == parent.path:
+                parent.own.module = module  # of wrappers of one path the innermost
             is_one = is_compiled(module)
             parent.compiled = parent.compiled or (is_one and path == parent.path)
             if is_one or (name != "" and name.rpartition(".")[0] in compiled):

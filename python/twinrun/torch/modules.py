@@ -93,6 +93,7 @@ class ModuleHooks:
         for w in self._watched:
             w.calls = 0
             w.called = False
+            w.own.begin_iteration()
 
     def enter(self, w: Watched, args: tuple, kwargs: dict) -> None:
         """A module is called."""
@@ -128,6 +129,7 @@ class ModuleHooks:
         event = recorder.event(phase, w.path, w.kind, "forward", call)
         position.frames.append(Frame(call, phase, w, sequence_number(), stops))
         recorder.setting(event, "settings", f"{_extra(w.module)} training={w.module.training}")
+        event.structure = f"{event.structure}{w.own.line()}"
         for name in objects:
             recorder.setting(event, name, NOT_LOOKED_INTO)
         with recorder.together():

@@ -81,10 +81,11 @@ class StructureDifference(NamedTuple):
     site : Site
         Where it was seen.
     name, role : str
-        The value, or what holds values. See `ValueDifference`.
+        The value, or what holds values. See `ValueDifference`. Of the module itself: '' and 'module'.
     out : bool
         Whether it came out of the operation, or went in.
     what : str
+        Of the module itself: 'class', 'device', or the name of a plain attribute. Of values:
         'class': of a list, tuple, mapping, data class, tensor, or object that is not looked into. 'keys':
         those of a mapping, in their order. 'attributes': those of a data class that are no fields.
         'requires_grad': of a tensor. 'strides': of a tensor. 'same': as which other value it is

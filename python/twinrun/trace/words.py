@@ -75,6 +75,8 @@ def compared_text(what: str, agree: int, left: int, why: str) -> str:
 
 def structure_text(d: StructureDifference) -> str:
     """What differs beside a value."""
+    if d.role == "module":
+        return f"its {d.what} is {d.a or '(none)'} in a and {d.b or '(none)'} in b"
     name = f"parameter {d.name}" if d.role == "parameter" else d.name
     if d.what == "class":
         kinds = [f"{'an' if one[:1].lower() in _VOWELS else 'a'} {one}" if one else "" for one in (d.a, d.b)]
