@@ -15,6 +15,7 @@ from .graph_capture import refuse_graph_capture
 from .guard import Guard
 from .iterations import Iterations
 from .position import Position
+from .processes import rank
 from .replicas import ReplicasDiffer, check_replicas
 
 __all__ = ["ReplicaChecks"]
@@ -82,7 +83,9 @@ class ReplicaChecks:
             own = _core.open_history(str(self._iterations.run.path)).provenance
         except Exception:  # the check is of values
             return ""
-        return own[-1].json if own else ""
+        # In a folder of its own a process is rank 0; one folder of all has the conditions of all.
+        mine = [entry for entry in own if entry.rank == rank()] or own
+        return mine[-1].json if mine else ""
 
 
 def _warn_of(conditions: Sequence[Difference]) -> None:
