@@ -104,11 +104,15 @@ class _Table(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class Decoded(NamedTuple):
-    """The events of a step. wanted: the places whose data the whole trace is to keep."""
+    """The events of a step. wanted: the places whose data the whole trace is to keep.
+
+    version: of the format.
+    """
 
     events: list[Event]
     problems: list[str]
     wanted: list[Wanted]
+    version: int
 
 
 class _Version(msgspec.Struct):
@@ -190,4 +194,4 @@ def decoded_events(events: np.ndarray, digests: np.ndarray, where: str) -> Decod
         raise FormatError(f"its trace cannot be read: {e}", where=where, fix="capture it again") from None
     for v, (high, low) in zip(values, digests.tolist(), strict=True):
         v.digest = high << 64 | low
-    return Decoded(table.events, table.problems, table.wanted)
+    return Decoded(table.events, table.problems, table.wanted, table.version)

@@ -12,6 +12,7 @@ __all__ = [
     "OF_EACH_RANK",
     "PART",
     "ROOM",
+    "UNCALLED",
     "UNDER_WAY",
     "UNWRITTEN",
     "WRITTEN",
@@ -24,6 +25,8 @@ UNWRITTEN = "memory that nobody wrote"
 UNDER_WAY = "what a collective gives: seen where it is used"
 NOT_LOOKED_INTO = "an object that is not looked into"
 ROOM = "room that an operation works in"
+# What stands for a module whose parameters had gradients, and whose calls no hook saw.
+UNCALLED = "a module whose calls were not seen"
 # Between the ranks of one trace:
 OF_EACH_RANK = "each rank has its own"
 PART = "a part of a distributed tensor"
@@ -31,7 +34,10 @@ PART = "a part of a distributed tensor"
 # How the name of a value ends of which the rest is memory that nobody wrote.
 WRITTEN = "@written"
 
-_TEXTS = {int(digest_of_text(text)): text for text in (UNWRITTEN, NOT_LOOKED_INTO, ROOM, OF_EACH_RANK, PART)}
+_TEXTS = {
+    int(digest_of_text(text)): text
+    for text in (UNWRITTEN, NOT_LOOKED_INTO, ROOM, UNCALLED, OF_EACH_RANK, PART)
+}
 _TEXTS[int(digest_of_text(repr(UNDER_WAY)))] = UNDER_WAY  # it is a value of Python
 
 

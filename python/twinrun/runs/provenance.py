@@ -20,7 +20,10 @@ from typing import NamedTuple
 from .. import _core
 from ..errors import DamagedFile
 
-__all__ = ["Difference", "Provenance", "difference", "python_facts", "read_provenance"]
+__all__ = [
+    "Difference", "Provenance", "ProvenanceOfRank", "difference", "digest_between_ranks", "python_facts", "rank_difference",
+    "read_provenance",
+]  # fmt: skip
 
 Facts = dict[str, dict[str, str]]
 
@@ -63,7 +66,23 @@ _ORDER = [
 ]
 # Conditions that always differ, or are reported elsewhere.
 _NOISE = re.compile(r"time\.|mpi\.rank$|environment\.SLURM_JOB_ID$")
+# Conditions that the ranks of one run have of their own, beside those: where a process runs, and on
+# which device.
+_OF_EACH_RANK = re.compile(
+    r"host\.name$|environment\.("
+    r"(CUDA|NVIDIA|HIP|ROCR)_VISIBLE_DEVICES$|KMP_AFFINITY$|OMP_PLACES$|GOMP_CPU_AFFINITY$|"
+    r"UCX_NET_DEVICES$|NCCL_IB_HCA$|FI_\w*IFACE$|I_MPI_PIN\w*$|SLURM_CPU_BIND\w*$)"
+)
+# Numbers in a program's arguments that say which process it is.
+_NUMBER_OF_RANK = re.compile(r"((?:rank|index|proc_?id|_fd|_handle)['\"]?[\s=,:]+)\d+", re.IGNORECASE)
 _BUILD = re.compile(r", build ([0-9a-f]+)")
+
+
+class ProvenanceOfRank(NamedTuple):
+    """What one process wrote, as `_core.RankProvenance` has it, under the rank that its folder says."""
+
+    rank: int
+    json: str
 
 
 class Difference(NamedTuple):
@@ -163,14 +182,17 @@ def _ranges(numbers: Iterable[int]) -> str:
 def _text(values: dict[str, tuple[int, ...]], ranks: tuple[int, ...]) -> str:
     without = set(ranks).difference(*values.values()) if values else set(ranks)
     by_value = {**values, **({_NONE: tuple(sorted(without))} if without else {})}
-    if len(by_value) == 1:
-        return next(iter(by_value))
+    return next(iter(by_value)) if len(by_value) == 1 else _with_names(by_value)
+
+
+def _with_names(by_value: dict[str, tuple[int, ...]]) -> str:
+    """Values with the ranks that have them."""
     parts = [f"{v} (rank {_ranges(r)})" for v, r in sorted(by_value.items(), key=lambda item: min(item[1]))]
     more = len(parts) - _MOST_VALUES
     return "; ".join(parts[:_MOST_VALUES]) + (f"; and {more} more" if more > 0 else "")
 
 
-def _parsed(entry: _core.RankProvenance) -> Facts:
+def _parsed(entry: _core.RankProvenance | ProvenanceOfRank) -> Facts:
     """The conditions of one process. Raises DamagedFile if they do not have the expected structure."""
     try:
         facts = json.loads(entry.json)
@@ -184,9 +206,9 @@ def _parsed(entry: _core.RankProvenance) -> Facts:
     return facts
 
 
-def read_provenance(entries: Iterable[_core.RankProvenance]) -> Provenance | None:
+def read_provenance(entries: Iterable[_core.RankProvenance | ProvenanceOfRank]) -> Provenance | None:
     """The conditions of a run, as `_core.open_history` read them; None if it has none. Raises DamagedFile."""
-    by_rank: dict[int, list[_core.RankProvenance]] = {}
+    by_rank: dict[int, list[_core.RankProvenance | ProvenanceOfRank]] = {}
     for entry in entries:
         by_rank.setdefault(entry.rank, []).append(entry)
     if not by_rank:
@@ -255,6 +277,57 @@ def difference(a: Provenance | None, b: Provenance | None) -> list[Difference]:
             continue
         found.append(Difference(group, name, a.text(group, name), b.text(group, name)))
     return sorted(found, key=lambda d: (_place(d), d.group, d.name))
+
+
+def rank_difference(p: Provenance | None, ranks: Iterable[int]) -> list[Difference]:
+    """Conditions in which ranks of one run differ from the first one of them; the likeliest explanation of
+    a numerical difference first. Both texts name their ranks.
+
+    What each rank has of its own is left out: its number, its node, its device. So are ranks that recorded
+    no conditions.
+    """
+    if p is None:
+        return []
+    known = [rank for rank in ranks if rank in p.ranks]
+    names = {(g, n) for side in (p.first, p.last) for g, facts in side.items() for n in facts}
+    found = []
+    for group, name in names:
+        key = f"{group}.{name}"
+        if _NOISE.match(key) or _OF_EACH_RANK.match(key):
+            continue
+        for values in p.values(group, name):
+            said = {rank: value for value, of in values.items() for rank in of}
+            alike = {rank: _comparable_rank(group, name, said.get(rank, _NONE), rank) for rank in known}
+            if len({*alike.values()}) > 1:
+                sides: list[dict[str, tuple[int, ...]]] = [{}, {}]
+                for rank in known:
+                    side = sides[alike[rank] != alike[known[0]]]
+                    text = said.get(rank, _NONE)
+                    side[text] = (*side.get(text, ()), rank)
+                found.append(Difference(group, name, *map(_with_names, sides)))
+                break
+    return sorted(found, key=lambda d: (_place(d), d.group, d.name))
+
+
+def _comparable_rank(group: str, name: str, value: str, rank: int) -> str:
+    """The value for comparison between ranks: arguments without the numbers that say which rank it is."""
+    if (group, name) != ("program", "arguments"):
+        return _comparable(group, value)
+    words = _NUMBER_OF_RANK.sub(r"\1", value).split()
+    return " ".join("" if word == str(rank) else word for word in words)
+
+
+def digest_between_ranks(entry: ProvenanceOfRank) -> str:
+    """A text that is the same on all ranks whose conditions do not differ. Raises DamagedFile."""
+    import hashlib
+
+    said = sorted(
+        (f"{group}.{name}", _comparable_rank(group, name, value, entry.rank))
+        for group, facts in _parsed(entry).items()
+        for name, value in facts.items()
+        if not _NOISE.match(f"{group}.{name}") and not _OF_EACH_RANK.match(f"{group}.{name}")
+    )
+    return hashlib.blake2b(json.dumps(said).encode(), digest_size=16).hexdigest()
 
 
 # ---- of this process -----------------------------------------------------------------------------

@@ -13,8 +13,8 @@ from typing import Any
 from .digest import digest_of_text
 
 __all__ = [
-    "ATTRIBUTES", "CLASS", "GRAD", "KEYS", "OF_TENSORS", "SAME", "STRIDES", "WEAK", "Fact", "Key", "built", "canonical",
-    "facts_of", "line", "lines", "renamed", "texts_of",
+    "ATTRIBUTES", "CLASS", "GRAD", "KEYS", "OF_TENSORS", "OWN", "SAME", "STRIDES", "WEAK", "Fact", "Key", "built", "canonical",
+    "facts_of", "line", "lines", "of_modules", "own_facts", "own_line", "renamed", "texts_of",
 ]  # fmt: skip
 
 CLASS = "class"
@@ -24,6 +24,7 @@ GRAD = "requires_grad"
 STRIDES = "strides"
 SAME = "same"
 WEAK = "weak_type"
+OWN = "own"  # of a module: its class, device and plain attributes
 # What is told of tensors, and of nothing else.
 OF_TENSORS = (GRAD, STRIDES, SAME, WEAK)
 
@@ -61,6 +62,27 @@ def facts_of(text: str) -> dict[Key, str]:
             key = one[0] == _OUT, name, what
             found[key] = f"{found[key]}; {said}" if key in found else said  # keys 1 and "1" look alike
     return found
+
+
+def own_line(facts: Iterable[tuple[str, str]]) -> str:
+    """What a module has of its own, by name, as a line. It went into the call, and belongs to no value."""
+    return line("", OWN, "; ".join([f"{name}={said}" for name, said in facts]), False)
+
+
+def own_facts(text: str) -> dict[str, str]:
+    """What `own_line` made into a line, by name."""
+    found: dict[str, str] = {}
+    for one in text.split("; "):
+        name, _, said = one.partition("=")
+        found[name] = said
+    return found
+
+
+def of_modules(text: str | None) -> str | None:
+    """Of the facts of an event those of the module itself; None where nobody looked at it."""
+    if text is None or f"\t{OWN}\t" not in text:
+        return None
+    return "".join([f"{one}\n" for one in text.split("\n") if one.startswith(f"{_IN}\t{OWN}\t")])
 
 
 def renamed(text: str, new: Callable[[str], str]) -> str:

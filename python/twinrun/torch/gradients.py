@@ -23,6 +23,7 @@ class ParameterGradients:
 
     def __init__(self, owners: Owners, guard: Guard, position: Position, recorder: Recorder) -> None:
         self._owners, self._guard, self._position, self._recorder = owners, guard, position, recorder
+        self.seen: set[str] = set()  # the names of parameters whose gradients came in this iteration
 
     def attach(self, parameters: Iterable[torch.nn.Parameter], handles: list[Any]) -> None:
         """Adds the hooks of parameters, and what removes them to `handles`."""
@@ -36,6 +37,7 @@ class ParameterGradients:
         """A gradient is summed up. path, name: of the parameter. operation: what its event is called."""
         if not self._guard.records() or (gradient := p.grad) is None:
             return
+        self.seen.add(name)
         with self._guard.work("a gradient of a parameter"):
             event = self._recorder.event("backward", path, "", operation, self._position.new_call())
             self._recorder.see(event, name, gradient, out=True, role="gradient")

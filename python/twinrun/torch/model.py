@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .wrappers import paths_of
+from .module_facts import OwnFacts
+from .wrappers import is_compiled, paths_of
 
 __all__ = [
     "Owned", "Owner", "Owners", "Watched", "hook_after", "hook_before", "kind_of", "modules_of", "owners_of",
@@ -43,14 +44,24 @@ Owners = Mapping[int, Owner]
 
 
 class Watched:
-    """A module of the model: its path and class, and the parameters and buffers that its own code uses."""
+    """A module of the model: its path and class, and the parameters and buffers that its own code uses.
 
-    __slots__ = ("buffers", "calls", "kind", "module", "parameters", "path", "root")
+    calls: of the model, in this iteration. called: whether it was called in this iteration. compiled: whether
+    it is, or wraps, what `torch.compile` made of it. inside: whether it lies within such a module. own: facts
+    of the module, and not of what wraps it.
+    """
+
+    __slots__ = (
+        "buffers", "called", "calls", "compiled", "inside", "kind", "module", "own", "parameters", "path",
+        "root",
+    )  # fmt: skip
 
     def __init__(self, path: str, module: torch.nn.Module, root: bool) -> None:
         self.path, self.module, self.root = path, module, root
         self.kind = kind_of(module)
-        self.calls = 0  # of this iteration
+        self.own = OwnFacts(module)
+        self.calls = 0
+        self.called = self.compiled = self.inside = False
         self.parameters: list[Owned] = []
         self.buffers: list[Owned] = []
 
@@ -101,6 +112,7 @@ def watched_modules(models: Mapping[str, torch.nn.Module], patterns: Sequence[st
     watched: list[Watched] = []
     for label, model in models.items():
         nearest: dict[str, Watched] = {}
+        compiled: set[str] = set()  # names of modules that are compiled, or within such
         paths = _paths(label, model)
         for name, module, within in modules_of(model):
             path = paths[name]
@@ -110,9 +122,16 @@ def watched_modules(models: Mapping[str, torch.nn.Module], patterns: Sequence[st
                 not same and not within and any(fnmatch.fnmatchcase(path, p) for p in patterns)
             ):
                 parent = Watched(path, module, name == "")
+                parent.inside = name != "" and name.rpartition(".")[0] in compiled
                 watched.append(parent)
             assert parent is not None
             nearest[name] = parent
+            if path == parent.path:
+                parent.own.module = module  # of wrappers of one path the innermost
+            is_one = is_compiled(module)
+            parent.compiled = parent.compiled or (is_one and path == parent.path)
+            if is_one or (name != "" and name.rpartition(".")[0] in compiled):
+                compiled.add(name)
             below = path[len(parent.path) :].lstrip(".")
             for held, into in ((module._parameters, parent.parameters), (module._buffers, parent.buffers)):
                 into.extend(Owned(f"{below}.{key}".lstrip("."), module, key) for key in held.keys())

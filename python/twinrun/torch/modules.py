@@ -92,6 +92,8 @@ class ModuleHooks:
         self._gradients.forget()
         for w in self._watched:
             w.calls = 0
+            w.called = False
+            w.own.begin_iteration()
 
     def enter(self, w: Watched, args: tuple, kwargs: dict) -> None:
         """A module is called."""
@@ -104,7 +106,7 @@ class ModuleHooks:
 
     def _enter(self, w: Watched, phase: str, args: tuple, kwargs: dict) -> None:
         position, recorder = self._position, self._recorder
-        self.entered = True
+        self.entered = w.called = True
         if phase == "forward":
             while position.frames and position.frames[-1].phase != "forward":
                 position.frames.pop()  # a recomputation that ended early
@@ -127,6 +129,7 @@ class ModuleHooks:
         event = recorder.event(phase, w.path, w.kind, "forward", call)
         position.frames.append(Frame(call, phase, w, sequence_number(), stops))
         recorder.setting(event, "settings", f"{_extra(w.module)} training={w.module.training}")
+        event.structure = f"{event.structure}{w.own.line()}"
         for name in objects:
             recorder.setting(event, name, NOT_LOOKED_INTO)
         with recorder.together():

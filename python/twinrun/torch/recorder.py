@@ -13,6 +13,7 @@ import torch
 from ..capture.events import EventWriter, copied, known_value
 from ..errors import TwinrunError
 from ..runs.events import Event, Traced
+from ..runs.gaps import UNCALLED, gap_value
 from ..runs.structure import GRAD, STRIDES, Fact, line, lines
 from ..trace.escalation import KeptPlaces
 from ..trace.site import Site
@@ -150,6 +151,12 @@ class Recorder:
             if keep is not None and hasattr(one, "placements"):
                 places.update(_place_of(label, one))
         self._writer.see(event, tensors, out=out, role=role, keep=keep, places=places)
+
+    def uncalled(self, module: str, kind: str) -> None:
+        """Adds what stands for a module of this iteration whose calls were not seen."""
+        call = self._position.new_call()
+        event = self.event("forward", module, kind, "not seen", call, microbatch=0, enclosing=-1)
+        event.values.append(gap_value("calls", False, UNCALLED))
 
     def see_tensor(self, event: Event, name: str, t: torch.Tensor, *, out: bool, role: str) -> None:
         """Adds a tensor to an event."""

@@ -16,6 +16,13 @@ import torch.distributed as dist
 
 from ..errors import TwinrunError
 from ..runs.digest import digests_of
+from ..runs.provenance import (
+    Difference,
+    ProvenanceOfRank,
+    digest_between_ranks,
+    rank_difference,
+    read_provenance,
+)
 from .values import put
 
 __all__ = ["ReplicasDiffer", "check_replicas", "group_of"]
@@ -44,7 +51,8 @@ class _Row(NamedTuple):
     """What a process hands to the others: little, as all of them get it.
 
     number, names: how many values, and a digest of their names. missing: why a value has no digest.
-    failed: why there is no row.
+    failed: why there is no row. conditions: a digest of those of this process; '' where they were compared
+    before, or are not known.
     """
 
     number: int = 0
@@ -52,6 +60,7 @@ class _Row(NamedTuple):
     digests: bytes = b""
     missing: tuple[tuple[str, str], ...] = ()
     failed: str = ""
+    conditions: str = ""
 
 
 class _Found(NamedTuple):
@@ -174,7 +183,32 @@ def _compared(ranks: Sequence[int], rows: Sequence[_Row], names: Sequence[str]) 
     return _Found(odd, tuple(differing), said, fix, tuple(problems))
 
 
-def check_replicas(values: Callable[[], _Values], where: str, group: Any = None) -> list[str]:
+def _conditions_differ(own: str, ranks: Sequence[int], rows: Sequence[_Row], group: Any) -> list[Difference]:
+    """Conditions in which the processes of a group differ. All of them see the same rows, so that either all
+    of them meet again or none.
+    """
+    if len({row.conditions for row in rows if row.conditions}) < 2:
+        return []
+    texts: list[Any] = [None] * len(ranks)
+    dist.all_gather_object(texts, own, group=group)
+    said = [ProvenanceOfRank(r, text) for r, text in zip(ranks, texts, strict=True) if text]
+    return rank_difference(read_provenance(said), ranks)
+
+
+def _digest_of_conditions(own: str, rank: int) -> str:
+    try:
+        return digest_between_ranks(ProvenanceOfRank(rank, own)) if own else ""
+    except TwinrunError:
+        return ""
+
+
+def check_replicas(
+    values: Callable[[], _Values],
+    where: str,
+    group: Any = None,
+    conditions: str = "",
+    differ_in: Callable[[Sequence[Difference]], None] = lambda _: None,
+) -> list[str]:
     """Compares values among the processes of a group by their digests. Gives what could not be compared.
 
     Every process of the job must call it, each with its own group, and with the same values as the
@@ -182,11 +216,17 @@ def check_replicas(values: Callable[[], _Values], where: str, group: Any = None)
     differ, and TwinrunError on every one where a process has no digests at all. A part of a
     distributed tensor is compared where all processes of the group hold the same one. `values`
     makes them; what it raises is one more reason to have no digests.
+
+    conditions: those of this process, as its history has them, the first time; '' later. differ_in: is
+    called with those in which the processes of the group differ.
     """
     ranks = list(range(dist.get_world_size())) if group is None else dist.get_process_group_ranks(group)
     rows: list[Any] = [None] * len(ranks)
     mine, names = _row(values, ranks)
+    mine = mine._replace(conditions=_digest_of_conditions(conditions, dist.get_rank()))
     dist.all_gather_object(rows, mine, group=group)
+    if others := _conditions_differ(conditions if mine.conditions else "", ranks, rows, group):
+        differ_in(others)
     found = [_compared(ranks, rows, names)]
     if len(ranks) < dist.get_world_size():
         # The others must not wait for those that raise.

@@ -34,6 +34,7 @@ from .processes import rank_path
 from .recorder import Recorder
 from .replica_checks import ReplicaChecks
 from .settings import Settings, check_version, models_of, optimizers_of
+from .uncalled import UncalledModules
 from .values import tensors_of
 
 __all__ = ["Trace", "trace"]
@@ -102,6 +103,7 @@ class Trace:
             if settings.level == "ops"
             else ModuleGradients(guard, position, recorder, owners)
         )
+        self._watched = watched
         self._modules = ModuleHooks(
             watched,
             guard,
@@ -110,6 +112,8 @@ class Trace:
             generators,
             self._gradients,
         )
+        self._uncalled = UncalledModules(watched, owners, self._all_modules)
+        self._told: set[str] = set()  # modules of which it was told that they were not called
         self._steps = OptimizerHooks(
             optimizers, owners, guard, position, recorder, replicas, self._end_iteration
         )
@@ -241,15 +245,38 @@ class Trace:
             self._position.iteration += 1
 
     def _check_forward(self) -> None:
-        """Gradients without a forward pass: what went into the model was not seen, and may differ."""
-        if self._modules.entered or not self._all_modules or self._guard.stopped:
+        """Gradients without a forward pass: what went into the model, or into a module, was not seen, and
+        may differ.
+        """
+        gradients, self._parameters.seen = self._parameters.seen, set()
+        if self._guard.stopped or not self._position.chosen:
             return
-        if not self._iterations.has_gradients_alone():
-            return
-        text = f"iteration {self._position.iteration}: gradients were seen, and no forward pass: {_COMPILED}"
-        self.problems.append(text)
-        self._iterations.problem(text)
-        warnings.warn(f"twinrun: {text}", RuntimeWarning, stacklevel=4)
+        uncalled = self._uncalled.found(gradients)
+        if self._modules.entered or not self._iterations.has_gradients_alone():
+            self._note_uncalled(uncalled)
+        elif uncalled or self._all_modules or not self._uncalled.tell:
+            of = "" if self._all_modules or not uncalled else f" of {_names(uncalled)}"
+            text = f"iteration {self._position.iteration}: gradients were seen, and no forward pass{of}: {_COMPILED}"
+            self.problems.append(text)
+            self._iterations.problem(text)
+            warnings.warn(f"twinrun: {text}", RuntimeWarning, stacklevel=4)
+        else:  # a program may call others than those that were chosen: nobody knows
+            self._note_uncalled([w for w in self._watched if w.root])
+
+    def _note_uncalled(self, uncalled: Sequence[Watched]) -> None:
+        """The trace says so of each iteration, and a warning once."""
+        for w in uncalled:
+            self._recorder.uncalled(w.path, w.kind)
+        new = [w for w in uncalled if w.path not in self._told]
+        self._told.update(w.path for w in new)
+        if new:
+            text = (
+                f"iteration {self._position.iteration}: no call of {_names(new)} was seen, though there were gradients: "
+                "compiled code ran in its place, or its parameters are used elsewhere. What goes in and comes out is "
+                "not traced there"
+            )
+            fix = _COMPILED if any(w.root for w in new) else "run without torch.compile to trace it"
+            warnings.warn(f"twinrun: {text}: {fix}", RuntimeWarning, stacklevel=4)
 
     def _commit(self, agree: bool = True, last: bool = False) -> None:
         self._position.begin_iteration()
@@ -290,6 +317,15 @@ class Trace:
                 self._gradients.watch_record(nodes, str(name))
 
 
+def _names(modules: Sequence[Watched]) -> str:
+    """Modules in words."""
+    names = [w.path or "the model" for w in modules[:_MOST_NAMES]]
+    return ", ".join(names) + (
+        f" and {len(modules) - _MOST_NAMES} more" if len(modules) > _MOST_NAMES else ""
+    )
+
+
+_MOST_NAMES = 5
 _UNCALLED = "the model was not called in an iteration to be traced"
 _COMPILED = "what torch.compile makes of a model is traced by trace(torch.compile(model), …)"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["paths_of", "plain_name", "state_names"]
+__all__ = ["is_compiled", "paths_of", "plain_name", "state_names"]
 
 # What wrappers call the module within them. No other module has such an attribute.
 _NAMES = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
@@ -27,6 +27,15 @@ def _classes() -> tuple[type, ...]:
 def _wraps(module: Any, key: str) -> bool:
     """Whether a module is a wrapper, and this is its name for what is within it."""
     return key in _NAMES or (key == "module" and isinstance(module, _classes()))
+
+
+def is_compiled(module: torch.nn.Module) -> bool:
+    """Whether calling a module runs what `torch.compile` made of it, or of its `forward`."""
+    return (
+        "_orig_mod" in module._modules
+        or getattr(module, "_compiled_call_impl", None) is not None
+        or hasattr(module.__dict__.get("forward"), "_torchdynamo_orig_callable")
+    )
 
 
 def plain_name(name: str) -> str:

@@ -10,6 +10,7 @@ from ..comparison.renames import renames_of
 from ..comparison.work import compare
 from ..errors import TwinrunError
 from ..runs.events import DIGESTS, EVENTS, KEPT, Event
+from ..runs.gaps import UNCALLED, gap
 from ..runs.opening import open_subject
 from ..words import counted
 from .alignment import is_rest, leading
@@ -18,8 +19,9 @@ from .reading import RankOfTrace, TraceSubject
 from .replicas import chosen_ranks, replicated, usual_rank
 from .result import TraceComparison
 from .shardings import refuse_other_shardings
+from .versions import KindsOfRecords
 from .walk import Walk
-from .words import structure_note
+from .words import structure_note, uncalled_note
 
 __all__ = ["TraceComparison", "compare_traces"]
 
@@ -63,6 +65,11 @@ def _iterations(
             walk.problem(f"{at}iteration {n}: only in {a.label if n in ours else b.label}")
 
 
+def _is_uncalled(e: Event) -> bool:
+    """Whether an event stands for a module whose calls were not seen."""
+    return len(e.values) == 1 and gap(e.values[0]) == UNCALLED
+
+
 def _without_rest(
     result: TraceComparison,
     number: int,
@@ -92,11 +99,18 @@ def _without_rest(
 
 
 def _walked(
-    result: TraceComparison, walk: Walk, a: RankOfTrace, b: RankOfTrace, at: str, common: bool, alike: bool
+    result: TraceComparison,
+    walk: Walk,
+    a: RankOfTrace,
+    b: RankOfTrace,
+    at: str,
+    common: bool,
+    kinds: KindsOfRecords | None,
 ) -> tuple[bool, int]:
-    """Compares two ranks. Gives whether there are fields beside their traces, and how many values
-    were no replicas.
+    """Compares two ranks: of two runs, whose kinds of records come into `kinds`, or of one. Gives whether
+    there are fields beside their traces, and how many values were no replicas.
     """
+    alike = kinds is None
     beside, parts = False, 0
     for number in _iterations(result, walk, a, b, at, common):
         sides = []
@@ -112,8 +126,11 @@ def _walked(
                 events, left = replicated(events)
                 parts += left
             sides.append(events)
+            walk.uncalled.update((e.module, None) for e in events if _is_uncalled(e))
         if common:
             sides = _without_rest(result, number, sides, (a, b), at)
+        if kinds is not None:
+            kinds.add(*sides)
         walk.iteration(number, *sides)
     walk.end()
     return beside, parts
@@ -164,9 +181,9 @@ def _compared_runs(ours: TraceSubject, theirs: TraceSubject, common: bool) -> _W
     """Each rank of a run against the same rank of the other one."""
     refuse_other_shardings(ours, theirs)
     result = TraceComparison(ours.label, theirs.label)
-    result.notes = [*ours.notes, *theirs.notes]
     result.provenance_a, result.provenance_b = ours.provenance, theirs.provenance
-    beside = False
+    result.notes = [*ours.notes, *theirs.notes]
+    beside, kinds = False, KindsOfRecords(ours, theirs)
     walks: list[Walk] = []
     sides: dict[int, tuple[RankOfTrace, RankOfTrace]] = {}
     ranks = sorted({*ours.ranks, *theirs.ranks})
@@ -174,9 +191,10 @@ def _compared_runs(ours: TraceSubject, theirs: TraceSubject, common: bool) -> _W
         walks.append(Walk(result, rank))
         sides[rank] = RankOfTrace(ours, rank, "a"), RankOfTrace(theirs, rank, "b")
         at = f"rank {rank}, " if len(ranks) > 1 else ""
-        beside = _walked(result, walks[-1], *sides[rank], at, common, False)[0] or beside
+        beside = _walked(result, walks[-1], *sides[rank], at, common, kinds)[0] or beside
     if beside:
         _others(result, ours, theirs, common)
+    result.notes += kinds.notes()
     return result, walks, sides
 
 
@@ -195,14 +213,21 @@ def _compared_replicas(
         f"{subject.label}, rank {usual}", f"{subject.label}, rank{'s' if len(others) > 1 else ''} {said}"
     )
     result.replicas = (usual, *others)
+    result.provenance_a = result.provenance_b = subject.provenance
     result.notes = [*subject.notes]
+    told = () if result.provenance_a is None else result.provenance_a.ranks
+    if silent := [r for r in result.replicas if r not in told]:
+        result.notes.append(
+            f"conditions were not compared: rank{'s' if len(silent) > 1 else ''} {', '.join(map(str, silent))} "
+            "recorded none"
+        )
     walks: list[Walk] = []
     sides: dict[int, tuple[RankOfTrace, RankOfTrace]] = {}
     beside, parts = False, 0
     for rank in others:
         walks.append(Walk(result, rank, True))
         sides[rank] = RankOfTrace(subject, usual, f"rank {usual}"), RankOfTrace(subject, rank, f"rank {rank}")
-        also, left = _walked(result, walks[-1], *sides[rank], f"rank {rank}, ", common, True)
+        also, left = _walked(result, walks[-1], *sides[rank], f"rank {rank}, ", common, None)
         beside, parts = beside or also, parts + left
     if result.firsts and not majority:
         result.notes.append(f"no majority: it is not known whether rank {usual} or another one is right")
@@ -299,6 +324,8 @@ def compare_traces(
             f"not compared: {counted(objects, 'value')} that {'is an object' if objects == 1 else 'are objects'} "
             "that a trace does not look into, such as a cache"
         )
+    if uncalled := list(dict.fromkeys(module for w in walks for module in w.uncalled)):
+        result.notes.append(uncalled_note(uncalled))
     firsts = [(o.site.iteration, o.number, rank, o) for rank, o in result.firsts.items()]
     if firsts:
         result.first_divergence = min(firsts, key=lambda f: f[:3])[3]

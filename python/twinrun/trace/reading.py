@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from ..runs.events import DIGESTS, EVENTS, Event, decoded_events, is_trace_field
 from ..runs.fields import FieldRef
 from ..runs.histories import HistorySubject
 from ..runs.metadata import check_content
-from ..runs.provenance import Provenance, read_provenance
+from ..runs.provenance import Provenance, ProvenanceOfRank, read_provenance
 from ..runs.subject import Place
 from ..runs.traces import histories_of_ranks
 from .renames import NewNames
@@ -60,6 +61,7 @@ class TraceSubject:
         # Of the steps that were read: the places whose data it keeps, and those to which it came.
         self.wanted: set[Site] = set()
         self._met: set[Site] = set()
+        self._formats: set[int] = set()  # versions of the format, of these steps
         self.notes = [note for s in self._subjects.values() for note in s.notes]
         self._places: dict[tuple[int, int], tuple[HistorySubject, Place]] = {}
         for folder_rank, subject in self._subjects.items():
@@ -79,10 +81,28 @@ class TraceSubject:
         """The iterations of a rank, ascending."""
         return sorted(step for r, step in self._places if r == rank)
 
-    @property
+    @cached_property
     def provenance(self) -> Provenance | None:
-        """The conditions of the run."""
-        return read_provenance(next(iter(self._subjects.values())).provenance)
+        """The conditions of all ranks. Those of a rank that are damaged are left out, and noted."""
+        entries: list[ProvenanceOfRank] = []
+        for folder_rank, subject in self._subjects.items():
+            own = [
+                ProvenanceOfRank(folder_rank if len(self._subjects) > 1 else entry.rank, entry.json)
+                for entry in subject.provenance
+            ]
+            try:
+                read_provenance(own)
+            except TwinrunError as e:
+                self.notes.append(f"{subject.label}: {e}")
+            else:
+                entries += own
+        return read_provenance(entries)
+
+    def written_by(self) -> str:
+        """The version of twinrun that wrote it, and that of the format of the steps that were read."""
+        program = "" if self.provenance is None else self.provenance.text("compiler", "twinrun_version")
+        formats = ", ".join(map(str, sorted(self._formats)))
+        return f"twinrun {program or '(version not known)'} (format {formats})"
 
     def events(self, rank: int, iteration: int) -> tuple[list[Event], list[str], list[str]]:
         """(events, problems, names of fields beside the trace). Raises TwinrunError."""
@@ -97,9 +117,10 @@ class TraceSubject:
                 raise DamagedFile(f"the step has no field {missing[0]!r}", where=where)
             metadata = subject.metadata(place)
             check_content(metadata, [fields[EVENTS], fields[DIGESTS]])
-            events, problems, wanted = decoded_events(
+            events, problems, wanted, version = decoded_events(
                 _values(fields[EVENTS]), _values(fields[DIGESTS]), where
             )
+            self._formats.add(version)
         if wanted:
             self.wanted.update(Site(*place) for place in wanted)
             here = (Site(iteration, e.microbatch, e.phase, e.module, e.operation) for e in events)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from ..errors import Incomparable, TwinrunError
 from ..runs.events import Event, Traced
 from ..runs.gaps import OF_EACH_RANK, PART, gap, gap_value
+from ..runs.structure import of_modules
 from .reading import TraceSubject
 
 __all__ = ["chosen_ranks", "replicated", "usual_rank"]
@@ -52,7 +53,17 @@ def replicated(events: Sequence[Event]) -> tuple[list[Event], int]:
                 values.append(v)
         if compared:
             made.append(
-                Event(e.phase, e.microbatch, e.module, e.kind, e.operation, e.call, e.enclosing, values)
+                Event(
+                    e.phase,
+                    e.microbatch,
+                    e.module,
+                    e.kind,
+                    e.operation,
+                    e.call,
+                    e.enclosing,
+                    values,
+                    of_modules(e.structure),
+                )
             )
     return made, parts
 

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from ..runs.provenance import Difference, Provenance, difference
+from ..runs.provenance import Difference, Provenance, difference, rank_difference
 from ..views import views
 from .site import Site
 
@@ -81,10 +81,11 @@ class StructureDifference(NamedTuple):
     site : Site
         Where it was seen.
     name, role : str
-        The value, or what holds values. See `ValueDifference`.
+        The value, or what holds values. See `ValueDifference`. Of the module itself: '' and 'module'.
     out : bool
         Whether it came out of the operation, or went in.
     what : str
+        Of the module itself: 'class', 'device', or the name of a plain attribute. Of values:
         'class': of a list, tuple, mapping, data class, tensor, or object that is not looked into. 'keys':
         those of a mapping, in their order. 'attributes': those of a data class that are no fields.
         'requires_grad': of a tensor. 'strides': of a tensor. 'same': as which other value it is
@@ -288,7 +289,8 @@ class TraceComparison:
     provenance_a, provenance_b : Provenance or None
         Under which conditions the runs ran.
     conditions : list of Difference or None
-        Conditions in which the runs differ, the likeliest explanation first.
+        Conditions in which the runs differ, the likeliest explanation first. Of ranks of one run: those in
+        which others differ from the reference, each value with its ranks.
     seconds : float
         Time of the comparison.
     same : bool
@@ -317,9 +319,11 @@ class TraceComparison:
 
     @property
     def conditions(self) -> list[Difference] | None:
-        """Conditions in which the runs differ, the likeliest explanation first; None where a run
+        """Conditions in which the runs or ranks differ, the likeliest explanation first; None where a run
         does not say.
         """
+        if self.replicas:
+            return None if self.provenance_a is None else rank_difference(self.provenance_a, self.replicas)
         if self.provenance_a is None or self.provenance_b is None:
             return None
         return difference(self.provenance_a, self.provenance_b)

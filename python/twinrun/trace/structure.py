@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..runs.events import Event, Traced
 from ..runs.gaps import gap
-from ..runs.structure import CLASS, GRAD, OF_TENSORS, WEAK, Key, facts_of
+from ..runs.structure import CLASS, GRAD, OF_TENSORS, OWN, WEAK, Key, facts_of, own_facts
 from .result import Origin, StructureDifference
 from .site import Site
 
@@ -25,6 +25,9 @@ def structure_differences(a: Event, b: Event, site: Site) -> list[StructureDiffe
         if ours.get(key) == theirs.get(key):
             continue
         out, name, what = key
+        if what == OWN and not name:
+            found += _own_differences(ours.get(key), theirs.get(key), site)
+            continue
         one, other = known_a.get((out, name)), known_b.get((out, name))
         if _is_told(key, one, other):
             continue
@@ -34,6 +37,18 @@ def structure_differences(a: Event, b: Event, site: Site) -> list[StructureDiffe
         if said[0] != said[1]:
             found.append(StructureDifference(site, name, role, out, what, *said))
     return found
+
+
+def _own_differences(a: str | None, b: str | None, site: Site) -> list[StructureDifference]:
+    """What differs of a module itself. Nothing, where one of the events does not say."""
+    if a is None or b is None:
+        return []
+    ours, theirs = own_facts(a), own_facts(b)
+    return [
+        StructureDifference(site, "", "module", False, what, ours.get(what, ""), theirs.get(what, ""))
+        for what in dict.fromkeys((*ours, *theirs))
+        if ours.get(what) != theirs.get(what)
+    ]
 
 
 def _values(e: Event) -> dict[tuple[bool, str], Traced]:

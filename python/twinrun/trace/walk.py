@@ -163,6 +163,7 @@ class Walk:
         self.result, self.rank, self.names_rank = result, rank, names_rank
         self.first: Origin | None = None
         self.objects = 0  # values that nobody looked into
+        self.uncalled: dict[str, None] = {}  # modules whose calls were not seen
         self.differed = False
         self.unknown = ""  # the first value that is not known, and where: before it all agrees
         self.generator: tuple[str, Origin] | None = None

@@ -14,13 +14,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "IN_VALUE", "MOST_STRUCTURE", "compared_text", "later_text", "origin_text", "qualified", "structure_lines", "structure_note", "structure_text",
-    "trace_document", "trace_lines", "verdict_text",
+    "trace_document", "trace_lines", "uncalled_note", "verdict_text",
 ]  # fmt: skip
 
 IN_VALUE = " in value"  # how it ends that something agrees, where more than values differs
 MOST_STRUCTURE = 1000  # differences beside values that are kept
 _VOWELS = set("aeiou")
 _CLAUSES = 2
+_MOST_NAMES = 5
 _ROLES = {"rng": "state of the generator", "state": "optimizer's state"}
 
 
@@ -74,6 +75,8 @@ def compared_text(what: str, agree: int, left: int, why: str) -> str:
 
 def structure_text(d: StructureDifference) -> str:
     """What differs beside a value."""
+    if d.role == "module":
+        return f"its {d.what} is {d.a or '(none)'} in a and {d.b or '(none)'} in b"
     name = f"parameter {d.name}" if d.role == "parameter" else d.name
     if d.what == "class":
         kinds = [f"{'an' if one[:1].lower() in _VOWELS else 'a'} {one}" if one else "" for one in (d.a, d.b)]
@@ -129,6 +132,16 @@ def structure_note(structure: list[StructureDifference]) -> str:
     least = "at least " if len(structure) == MOST_STRUCTURE else ""
     more = f", and {least}{len(structure) - 1} more" if len(structure) > 1 else ""
     return f"beside the values something differs, first at {first.site}: {first}{more}"
+
+
+def uncalled_note(modules: list[str]) -> str:
+    """That calls of modules were not seen, though there were gradients."""
+    names = ", ".join(m or "the model" for m in modules[:_MOST_NAMES])
+    more = f" and {len(modules) - _MOST_NAMES} more" if len(modules) > _MOST_NAMES else ""
+    return (
+        f"not compared: what goes into {names}{more} and comes out. No call was seen, though there were gradients: "
+        "compiled code ran in its place, or its parameters are used elsewhere"
+    )
 
 
 def later_text(later: list[Origin]) -> str:

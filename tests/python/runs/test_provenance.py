@@ -18,7 +18,15 @@ from hypothesis import strategies as st
 import twinrun
 from twinrun import _core
 from twinrun.errors import DamagedFile
-from twinrun.runs.provenance import Difference, difference, python_facts, read_provenance
+from twinrun.runs.provenance import (
+    Difference,
+    ProvenanceOfRank,
+    difference,
+    digest_between_ranks,
+    python_facts,
+    rank_difference,
+    read_provenance,
+)
 
 Facts = dict[str, dict[str, str]]
 
@@ -164,6 +172,54 @@ def test_runs_of_other_sizes_compare_by_their_values() -> None:
     assert names(difference(read(small), read([env(X="0")]))) == ["environment.X"]
     # As many ranks: who says what counts.
     assert names(difference(read(small), read(small[::-1]))) == ["environment.X"]
+
+
+# ---- ranks of one run --------------------------------------------------------------------------------------------------
+
+
+def test_ranks_that_differ_from_the_first_one_are_named() -> None:
+    p = read([{"gpu": {"driver": "570" if r == 2 else "580"}, "cpu": {"model": "M"}} for r in range(4)])
+    assert rank_difference(p, range(4)) == [Difference("gpu", "driver", "580 (rank 0-1, 3)", "570 (rank 2)")]
+    assert rank_difference(p, (2, 0)) == [Difference("gpu", "driver", "570 (rank 2)", "580 (rank 0)")]
+    assert rank_difference(p, (0, 1, 3)) == [] == rank_difference(None, (0, 1))
+    # One that has no such condition; one that said nothing at all is left out.
+    p = read([env(X="1"), env()])
+    assert rank_difference(p, (0, 1, 7)) == [Difference("environment", "X", "1 (rank 0)", "(none) (rank 1)")]
+
+
+def test_what_each_rank_has_of_its_own_is_left_out() -> None:
+    def facts(r: int) -> Facts:
+        return {
+            "time": {"start": str(r)},
+            "mpi": {"rank": str(r)},
+            "host": {"name": f"node{r}"},
+            "environment": {"CUDA_VISIBLE_DEVICES": str(r), "SLURM_JOB_ID": str(r)},
+            "program": {"arguments": f"python t.py --local_rank={r % 2} {r} --pipe_handle {r + 4} --lr 0.5"},
+            "libraries": {"libm": f"/{r}/libm.so.6, build 0a1b"},
+        }
+
+    assert rank_difference(read([facts(r) for r in range(4)]), range(4)) == []
+    other = facts(1)
+    other["program"]["arguments"] = other["program"]["arguments"].replace("0.5", "0.1")
+    other["environment"]["NCCL_ALGO"] = "Ring"
+    assert names(rank_difference(read([facts(0), other]), (0, 1))) == [
+        "environment.NCCL_ALGO",
+        "program.arguments",
+    ]
+
+
+def test_ranks_that_differ_only_after_a_resumption_are_named() -> None:
+    p = read([env(X="1"), env(X="1")], [env(X="1"), env(X="2")])
+    assert rank_difference(p, (0, 1)) == [Difference("environment", "X", "1 (rank 0)", "2 (rank 1)")]
+
+
+@given(st.lists(FACTS, min_size=2, max_size=4))
+def test_ranks_differ_in_what_two_runs_of_one_rank_would(facts: list[Facts]) -> None:
+    found = set(names(rank_difference(read(facts), range(len(facts)))))
+    digests = {digest_between_ranks(ProvenanceOfRank(0, json.dumps(f))) for f in facts}
+    assert bool(found) == (len(digests) > 1)
+    pairs = [names(difference(read([facts[0]]), read([other]))) for other in facts[1:]]
+    assert found == {name for pair in pairs for name in pair}
 
 
 # ---- where it is shown -------------------------------------------------------------------------------------------------

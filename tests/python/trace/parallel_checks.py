@@ -264,6 +264,20 @@ def grid(rank: int, folder: Path) -> str:
     return " | ".join(told)
 
 
+def conditions(rank: int, folder: Path) -> str:
+    """Process 1 has another flag than the others. It is said once, and the values agree."""
+    usual = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = rank == 1
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        job = Job(rank)
+        with trace(job.model, folder / "conditions", optimizer=job.optimizer, replicas=True) as traced:
+            job.run()
+    torch.backends.cudnn.benchmark = usual
+    said = [str(w.message) for w in seen if "different conditions" in str(w.message)]
+    return f"{said} {traced.problems}"
+
+
 def main(rank: int, ranks: int, kind: str, store: str, folder: str, *checks: str) -> int:
     warnings.simplefilter("ignore")
     begin(rank, ranks, kind, store)

@@ -211,6 +211,19 @@ class TestProcessesThatMeet:
         assert zero["stop"] == "5 ended | 5 ended | 3 another | 5 ended"
         assert one["stop"] == "5 ended | 5 ended | 3 itself | 5 itself"
 
+    def test_replicas_under_other_conditions_are_told(self, tmp_path) -> None:
+        said = (
+            "['twinrun: replicas run under different conditions: "
+            "python.cudnn_benchmark: False (rank 0, 2) | True (rank 1)'] []"
+        )
+        assert [one["conditions"] for one in checked(tmp_path, 3, "conditions")] == [said] * 3
+        (found,) = twinrun.compare_traces(tmp_path / "conditions", replicas=True).conditions
+        assert (found.name, found.a, found.b) == (
+            "cudnn_benchmark",
+            "False (rank 0, 2)",
+            "True (rank 1)",
+        )
+
     def test_groups_of_replicas(self, tmp_path) -> None:
         right = "agree 3 0 | (1, 3) ('weight',) True | (1, 3) ('both@local',) True"
         wrong = "ReplicasDiffer True | TwinrunError True | TwinrunError True"
@@ -277,3 +290,20 @@ def test_a_reference_and_values_recorded_after_the_last_step(tmp_path, rng: str)
     recording(tmp_path / "wrong", 3, 2, rng=rng, reference=tmp_path / "long", on_divergence=found.append)
     recording(tmp_path / "wrong2", 5, 2, rng=rng, reference=tmp_path / "short", on_divergence=found.append)
     assert [(o.site.phase, o.site.iteration) for o in found] == [("record", 3)] * 2
+
+
+def test_conditions_are_those_of_this_process(monkeypatch) -> None:
+    """In a folder of its own a process is rank 0; one folder of all has the conditions of all."""
+    from types import SimpleNamespace
+
+    from twinrun.torch import replica_checks
+
+    def told(*ranks: int) -> str:
+        entries = [SimpleNamespace(rank=r, json=f"of {r}") for r in ranks]
+        core = SimpleNamespace(open_history=lambda path: SimpleNamespace(provenance=entries))
+        monkeypatch.setattr(replica_checks, "_core", core)
+        run = SimpleNamespace(run=SimpleNamespace(path="a"))
+        return replica_checks.ReplicaChecks(1, None, None, None, run, [])._conditions()
+
+    monkeypatch.setattr(replica_checks, "rank", lambda: 1)
+    assert (told(0, 1, 2), told(0, 0), told()) == ("of 1", "of 0", "")

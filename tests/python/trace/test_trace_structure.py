@@ -20,7 +20,9 @@ from tracer_checks import events_of  # noqa: E402
 import twinrun  # noqa: E402
 from twinrun.capture.events import EventWriter  # noqa: E402
 from twinrun.runs.events import Event, encoded_events  # noqa: E402
+from twinrun.runs.structure import OWN, facts_of, own_facts  # noqa: E402
 from twinrun.torch import trace  # noqa: E402
+from twinrun.torch.module_facts import OwnFacts  # noqa: E402
 from twinrun.torch.position import Position  # noqa: E402
 from twinrun.torch.recorder import Recorder  # noqa: E402
 from twinrun.trace.escalation import KeptPlaces  # noqa: E402
@@ -454,3 +456,113 @@ def test_a_training_is_not_changed_and_does_not_fail_where_a_tensor_cannot_be_as
     forward = [e for e in events_of(tmp_path / "a") if e.phase == "forward"]
     assert not t.problems and len(forward) == 6
     assert "<args.1.values" not in forward[0].structure and ">output" in forward[-1].structure
+
+
+# ---- what modules have of their own ----
+
+
+class Scaled(nn.Module):
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale, self.name, self._hidden = scale, "a folder/of its own", object()
+        self.lin = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.lin(x) * self.scale
+
+
+def of_modules(path, *, p=0.1, scale=1.0, unused=0, eval_at=9, drop=nn.Dropout) -> str:
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(4, 4), drop(p), Scaled(scale), nn.LayerNorm(4))
+    model[0].unused = unused
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with trace(model, path, optimizer=optimizer, on_error="raise"):
+        for n in range(3):
+            if n == eval_at:
+                model[1].eval()
+            for _ in range(2):
+                model(torch.arange(12.0).reshape(3, 4) + n).sum().backward()
+            optimizer.step()
+    return str(path)
+
+
+class OtherDropout(nn.Dropout):
+    pass
+
+
+@pytest.mark.parametrize(
+    "other, iteration, module, told",
+    [
+        ({"p": 0.2}, 0, "1", "its p is 0.1 in a and 0.2 in b"),
+        ({"eval_at": 1}, 1, "1", "its training is True in a and False in b"),
+        ({"scale": 2.0}, 0, "2", "its scale is 1.0 in a and 2.0 in b"),
+        ({"p": 0.2, "drop": OtherDropout}, 0, "1", "its class is Dropout in a and OtherDropout in b"),
+    ],
+)
+def test_an_attribute_that_differs_is_named_where_the_difference_enters(
+    tmp_path, other, iteration, module, told
+) -> None:
+    a, b = of_modules(tmp_path / "a"), of_modules(tmp_path / "b", **other)
+    assert twinrun.compare_traces(a, of_modules(tmp_path / "again")).structure == []
+    found = twinrun.compare_traces(a, b)
+    first = found.first_divergence
+    assert (first.site.iteration, first.site.module) == (iteration, module)
+    assert told in [str(d) for d in first.structure] and told in str(found)
+    (fact,) = [d for d in trace_document(found)["first_divergence"]["structure"] if d["text"] == told]
+    assert fact["role"] == "module" and fact["name"] == "" and f"  {told}" in trace_lines(found)
+
+
+def test_attributes_that_nothing_uses_make_no_difference(tmp_path) -> None:
+    found = twinrun.compare_traces(of_modules(tmp_path / "a"), of_modules(tmp_path / "b", unused=1))
+    assert found.same and {str(d) for d in found.structure} == {"its unused is 0 in a and 1 in b"}
+    # Once in an iteration, not at each call.
+    assert [d.site.iteration for d in found.structure] == [0, 1, 2]
+
+
+def test_a_trace_without_attributes_of_modules_says_nothing_of_them(tmp_path, monkeypatch) -> None:
+    a = of_modules(tmp_path / "a")
+    monkeypatch.setattr("twinrun.torch.module_facts.OwnFacts.line", lambda self: "")
+    found = twinrun.compare_traces(a, of_modules(tmp_path / "b", unused=1))
+    assert found.same and found.structure == [] and not found.notes
+
+
+def test_ranks_are_compared_in_attributes_of_modules(tmp_path) -> None:
+    for rank, unused in enumerate((0, 0, 5)):
+        of_modules(tmp_path / "a" / f"rank{rank:05d}", unused=unused)
+    found = twinrun.compare_traces(tmp_path / "a", replicas=True)
+    assert found.same and {str(d) for d in found.structure} == {"its unused is 0 in a and 5 in b"}
+
+
+def test_facts_of_a_module_are_told_again_where_they_change() -> None:
+    class Odd:
+        def __eq__(self, other):
+            raise AssertionError("the model's own code")
+
+        __hash__ = None
+
+    module = Scaled(1.0)
+    module.odd, module.many, module.huge, module.shape = Odd(), tuple(range(9)), 10**5000, (1, 2.5)
+    own = OwnFacts(module)
+    assert own_facts(of_modules_alone(own.line())) == {
+        "class": "Scaled",
+        "training": "True",
+        "scale": "1.0",
+        "shape": "(1, 2.5)",
+    }
+    assert own.line() == ""
+    module.odd, module.scale = Odd(), 2.0
+    assert "scale=2.0" in own.line() and own.line() == ""
+    module.scale = torch.ones(3)
+    assert "scale" not in own.line() and own.line() == ""
+    module.new = "word"
+    assert "new=word" in own.line()
+    own.begin_iteration()
+    assert "new=word" in own.line()
+    linear = OwnFacts(nn.Linear(2, 2))
+    assert "device=cpu" in linear.line()
+    linear.module.to("meta")
+    assert "device=meta" in linear.line()
+
+
+def of_modules_alone(line: str) -> str:
+    return facts_of(line)[False, "", OWN]

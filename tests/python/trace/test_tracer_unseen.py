@@ -195,3 +195,138 @@ def test_a_trace_that_saw_nothing_says_so(tmp_path: Path) -> None:
             raise ValueError("the body's own")
     for run in ("a", "c"):
         assert not compare_traces(tmp_path / run, tmp_path / run).same
+
+
+# ---- modules that are to be traced, and that compiled code ran ----
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin, self.act = nn.Linear(3, 3), nn.ReLU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.act(self.lin(x))
+
+
+class Stack(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Block(), Block()])
+        self.head = nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+def compiled_stack(way: str) -> tuple[nn.Module, Callable[..., torch.Tensor]]:
+    """(what is traced, what the training calls)."""
+    torch._dynamo.reset()
+    model = Stack()
+    if way == "beside":
+        return model, torch.compile(model, backend="aot_eager")
+    if way == "traced":
+        model = torch.compile(model, backend="aot_eager")
+    elif way == "in place":
+        model.compile(backend="aot_eager")
+    elif way == "a layer in place":
+        model.layers[0].compile(backend="aot_eager")
+    elif way == "a layer's forward":
+        model.layers[0].forward = torch.compile(model.layers[0].forward, backend="aot_eager")
+    return model, model
+
+
+def train_stack(path: Path, way: str, modules: str) -> tuple[list[str], Any]:
+    """(the warnings, the trace)."""
+    torch.manual_seed(0)
+    model, call = compiled_stack(way)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        with twinrun.torch.trace(
+            model, path, optimizer=optimizer, modules=modules, on_error="raise"
+        ) as trace:
+            for n in range(2):
+                call(torch.ones(2, 3) + n).sum().backward()
+                optimizer.step()
+    return [str(w.message) for w in seen if "twinrun" in str(w.message)], trace
+
+
+@pytest.mark.parametrize("modules", ["layers.*", "*.act", "head"])
+@pytest.mark.parametrize("way", ["beside", "in place"])
+def test_a_trace_of_some_modules_beside_a_compiled_model_is_a_problem(
+    way: str, modules: str, tmp_path: Path
+) -> None:
+    said, trace = train_stack(tmp_path / "a", way, modules)
+    assert len(trace.problems) == 2 and all("and no forward pass" in p for p in trace.problems)
+    assert [s.removeprefix("twinrun: ") for s in said] == trace.problems
+    of = {"layers.*": " of layers.0.lin, layers.1.lin", "*.act": "", "head": " of head"}[modules]
+    if way == "in place":  # it is known what lies within
+        of = {"layers.*": " of layers.0, layers.0.lin", "*.act": " of layers.0.act"}.get(modules, of)
+    assert f"iteration 0: gradients were seen, and no forward pass{of}" in said[0]
+    assert compare_traces(tmp_path / "a", tmp_path / "a").verdict == "incomparable"
+
+
+@pytest.mark.parametrize(
+    "way, modules, names",
+    [
+        ("traced", "layers.*", "layers.0, layers.0.lin, layers.0.act, layers.1, layers.1.lin and 1 more"),
+        ("traced", "*.act", "layers.0.act, layers.1.act"),
+        ("a layer in place", "*", "layers.0.lin"),
+        ("a layer in place", "*.lin", "layers.0.lin"),
+        ("a layer's forward", "layers.*", "layers.0.lin, layers.0.act"),
+    ],
+)
+def test_modules_that_compiled_code_ran_are_named(way: str, modules: str, names: str, tmp_path: Path) -> None:
+    (said,), trace = train_stack(tmp_path / "a", way, modules)
+    assert f"iteration 0: no call of {names} was seen, though there were gradients" in said
+    assert not trace.problems
+    found = compare_traces(tmp_path / "a", tmp_path / "a")
+    note = f"not compared: what goes into {names} and comes out"
+    assert found.same and [n.startswith(note) for n in found.notes] == [True]
+    # In one run alone it is a problem, as ever.
+    train_stack(tmp_path / "b", "not compiled", modules)
+    found = compare_traces(tmp_path / "a", tmp_path / "b")
+    assert not found.same and found.unmatched and any(n.startswith(note) for n in found.notes)
+
+
+@pytest.mark.parametrize(
+    "way, modules",
+    [("traced", "*"), ("a layer's forward", "*"), ("not compiled", "*"), ("not compiled", "layers.*")],
+)
+def test_what_is_traced_as_it_should_be_has_no_such_warning(way: str, modules: str, tmp_path: Path) -> None:
+    said, trace = train_stack(tmp_path / "a", way, modules)
+    assert not said and not trace.problems
+    found = compare_traces(tmp_path / "a", tmp_path / "a")
+    assert found.same and not found.notes
+
+
+def test_parameters_that_code_uses_without_a_call(tmp_path: Path) -> None:
+    """Attention does so, and layers that share a weight: this is no reason for a warning."""
+
+    class Uses(nn.Module):
+        def __init__(self, own: bool) -> None:
+            super().__init__()
+            self.attention, self.lin = nn.MultiheadAttention(4, 1), nn.Linear(4, 4)
+            self.tied, self.scales = nn.Linear(4, 4), nn.ParameterList([torch.ones(4)])
+            self.tied.weight, self.own = self.lin.weight, own
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x, _ = self.attention(x, x, x)
+            y = nn.functional.linear(x, self.lin.weight, self.lin.bias) if self.own else self.lin(x)
+            return self.tied(y) * self.scales[0]
+
+    for own in (False, True):
+        torch.manual_seed(0)
+        model = Uses(own)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            with twinrun.torch.trace(model, tmp_path / str(own), optimizer=optimizer):
+                for _ in range(2):
+                    model(torch.ones(2, 3, 4)).sum().backward()
+                    optimizer.step()
+        said = [str(w.message) for w in seen if "no call of lin was seen" in str(w.message)]
+        assert len(said) == len(seen) == own
