@@ -598,9 +598,9 @@ def _check_all(
                 text = f"not in {request.subject.label}"
                 problems.append(GoldenProblem(place.step, place.rank, None, text))
     found = _Found(problems=problems)
-    for done, ((step, rank), compare_it, of_run) in enumerate(work):
+    for done, ((step, rank), compare_one, places) in enumerate(work):
         try:
-            found.add(_without_damage(request, compare_it(), of_run))
+            found.add(_without_damage(request, compare_one(), places))
         except TwinrunError as e:
             found.problems.append(GoldenProblem(step, rank, None, str(e)))
         if progress is not None:
