@@ -14,6 +14,7 @@ import pytest
 from commands import check_error, command, load_json
 from hypothesis import given
 from hypothesis import strategies as st
+from said_conditions import histories_say
 
 import twinrun
 from twinrun import _core
@@ -234,17 +235,7 @@ def captured(path: Path, value: float) -> Path:
 @pytest.fixture
 def say(monkeypatch: pytest.MonkeyPatch):
     """Histories of these folders say so of their conditions."""
-    said: dict[str, list[types.SimpleNamespace]] = {}
-    real = _core.open_history
-
-    class Said:
-        def __init__(self, path: str) -> None:
-            self.provenance, self._real = said.get(str(path), []), real(path)
-
-        def __getattr__(self, name: str) -> object:
-            return getattr(self._real, name)
-
-    monkeypatch.setattr(_core, "open_history", Said)
+    said = histories_say(monkeypatch)
 
     def set_provenance(path: Path, *sessions: list[Facts]) -> None:
         said[str(path)] = history(*sessions)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from commands import command
+from said_conditions import histories_say
 
 import twinrun
-from twinrun import _core
 from twinrun.runs.events import Event, Traced, encoded_events
 
 Facts = dict[str, dict[str, str]]
@@ -30,17 +30,7 @@ def traced(path: Path, ranks: int) -> str:
 @pytest.fixture
 def say(monkeypatch: pytest.MonkeyPatch):
     """The ranks of these traces say so of their conditions: each in a history of its own, as rank 0."""
-    said: dict[str, list[types.SimpleNamespace]] = {}
-    real = _core.open_history
-
-    class Said:
-        def __init__(self, path: str) -> None:
-            self.provenance, self._real = said.get(str(path), []), real(path)
-
-        def __getattr__(self, name: str) -> object:
-            return getattr(self._real, name)
-
-    monkeypatch.setattr(_core, "open_history", Said)
+    said = histories_say(monkeypatch)
 
     def set_facts(path: str, *facts: Facts | None) -> None:
         for rank, one in enumerate(facts):
