@@ -69,7 +69,7 @@ class Size(click.ParamType):
             try:
                 n = int(float(text[: len(text) - len(unit)]) * (1 << self._units[unit]))
                 if 0 <= n < self._least:
-                    self.fail(f"{value!r} is too small: give at least {self._least >> 20}M", param, ctx)
+                    self.fail(f"{value!r} is too small: give at least {self._least >> 10}K", param, ctx)
                 if 0 <= n < 1 << 62:
                     return n
             except (ValueError, OverflowError):
@@ -127,7 +127,7 @@ EXIT_STATUS = {"same": 0, "different": 1, "incomparable": 2}  # of a verdict
 # A path that the verb itself looks at: what click says of one that may not be read has no advice.
 PATH = click.Path(readable=False)
 SIZE = Size()
-MEMORY = Size(1 << 20)  # a buffer is not smaller
+MEMORY = Size(1 << 16)  # less is no room for anything
 THREADS = click.IntRange(0, 4096)
 _MOST_PROBLEMS = 10  # that are printed of one file
 

@@ -209,15 +209,15 @@ def test_wrong_numbers_of_options_are_said_plainly(tmp_path: Path) -> None:
             command(*verb, "--ulp", "1.5"), "Invalid value for '--ulp': '1.5' is no whole number. (see: "
         )
         check_error(command(*verb, "--atol", "x"), "Invalid value for '--atol': 'x' is no number. (see: ")
-        for little in ("0", "1", "1023K"):
+        for little in ("0", "1", "63K"):
             check_error(
-                command(*verb, "--memory", little), f"'{little}' is too small: give at least 1M (see: "
+                command(*verb, "--memory", little), f"'{little}' is too small: give at least 64K (see: "
             )
     bisected = command("compare", run, run, "--bisect", "--ulp", "1.5")
     assert bisected.status == 129 and "'1.5' is no whole number." in bisected.err
     for verb in (("restore", "r", "to"), ("verify", "r"), ("accept", "r", "--new", "n")):
-        check_error(command(*verb, "--memory", "1"), "'1' is too small: give at least 1M (see: ")
-    assert command("compare", run, run, "--memory", "1M").status == 0
+        check_error(command(*verb, "--memory", "1"), "'1' is too small: give at least 64K (see: ")
+    assert command("compare", run, run, "--memory", "64K").status == 0
     with pytest.raises(twinrun.TwinrunError, match="memory must be a number of bytes above 0, not 0"):
         twinrun.compare(run, run, options=twinrun.CompareOptions(memory=0))
 
