@@ -186,13 +186,10 @@ class Comparison {
             compare_on_other_ranks(match, name, of_a[name], of_b[name], pairs, scattered);
         TWR_CHECK(compare_pairs(std::move(pairs)));
         if (!scattered.empty()) {
-            std::string all;
-            for (const std::string& name : scattered)
-                all += (all.empty() ? "" : ", ") + name;
             std::string text;
             for (const std::string& lacking : missing_ranks(a_, b_, match))
                 text += (text.empty() ? "" : "; ") + lacking;
-            add(Problem{error_at(ErrorCode::mismatch, {}, "field " + all + ": " + text,
+            add(Problem{error_at(ErrorCode::mismatch, {}, named("field", scattered) + ": " + text,
                                  "runs of other numbers of ranks need fields with a place in a global array, "
                                  "and 'twinrun compare'")});
         }
@@ -354,7 +351,7 @@ class Comparison {
     [[nodiscard]] std::vector<std::string> twice() const {
         std::error_code not_there;  // of arrays
         if (!std::filesystem::equivalent(a_.label(), b_.label(), not_there)) return {};
-        return {"both runs are the same: " + a_.label()};
+        return {"both runs are the same path: " + a_.label() + "; name two different runs"};
     }
 
     Result<> conclude() {

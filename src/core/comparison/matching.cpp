@@ -76,7 +76,7 @@ Result<StepMatches> match_steps(const ComparedRun& a, const ComparedRun& b) {
         if (alone.empty()) continue;
         found.problems.push_back(
             {error_at(ErrorCode::mismatch, there->label(),
-                      "step " + listed(alone) + " of " + here->label() + ": not there",
+                      named("step", alone) + " of " + here->label() + ": not there",
                       found.matches.empty()
                           ? "the runs count their steps otherwise: 'twinrun compare --align time' "
                             "matches them by time"
@@ -155,16 +155,15 @@ FieldMatches match_fields(const ComparedRun& a, const ComparedRun& b, const Open
         // nothing.
         if (!masks.empty()) {
             found.problems.push_back({error_at(ErrorCode::mismatch, there.label(),
-                                               at + "field " + listed(masks) + ": only " + here.label() +
+                                               at + named("field", masks) + ": only " + here.label() +
                                                    " has a mask, of elements without a value",
                                                "leave the field out")});
         }
         if (names.empty()) return;
-        found.problems.push_back(
-            {error_at(ErrorCode::mismatch, there.label(),
-                      at + "field " + listed(names) + " of " + here.label() + ": not there",
-                      "compare the common ones, or name runs of the same fields"),
-             true});
+        found.problems.push_back({error_at(ErrorCode::mismatch, there.label(),
+                                           at + named("field", names) + " of " + here.label() + ": not there",
+                                           "compare the common ones, or name runs of the same fields"),
+                                  true});
     };
     alone(a, in_a, b, of_b);
     alone(b, in_b, a, of_a);

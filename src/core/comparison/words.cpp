@@ -80,6 +80,10 @@ std::string listed(std::span<const std::string> words) {
     return out;
 }
 
+std::string named(std::string_view what, std::span<const std::string> words) {
+    return std::string(what) + (words.size() == 1 ? " " : "s ") + listed(words);
+}
+
 std::string rounded(double value, int digits) {
     if (std::isnan(value)) return "nan";
     if (std::isinf(value)) return value > 0 ? "inf" : "-inf";

@@ -23,6 +23,8 @@ std::string one_line(std::string_view text);
 std::string in_quotes(std::string_view name);
 // The first few words, and how many more there are.
 std::string listed(std::span<const std::string> words);
+// "step 3", "steps 3, 5": with the first few words, and how many more there are.
+std::string named(std::string_view what, std::span<const std::string> words);
 // As printf's %.<digits>g, whatever the application's locale.
 std::string rounded(double value, int digits);
 // "1e-09 + 0.5 |a|", "4 ulp or 1e-09"

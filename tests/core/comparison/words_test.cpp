@@ -41,6 +41,12 @@ TEST(Words, DifferencesHaveTheDigitsInWhichTheyPassWhatIsAllowed) {
     EXPECT_EQ(distance_text(kNaN, "0.5"), "nan");
 }
 
+TEST(Words, SeveralThingsHaveAPlural) {
+    const std::vector<std::string> words = {"3", "5"};
+    EXPECT_EQ(named("step", std::span(words).first(1)), "step 3");
+    EXPECT_EQ(named("step", words), "steps 3, 5");
+}
+
 TEST(Words, DistancesInUlpAreThoseOfTheType) {
     EXPECT_EQ(ulps_text(DType::f64, 1, 1 + 0x1p-51), " (2 ulp)");
     EXPECT_EQ(ulps_text(DType::f32, 1, 1 + 0x1p-22), " (2 ulp)");
