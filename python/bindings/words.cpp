@@ -29,6 +29,8 @@ void twinrun::define_words(nb::module_& m) {
             return ulps_text(scalar_type(parse_dtype(dtype)), a, b);
         },
         "dtype"_a, "a"_a, "b"_a);
+    m.def("time_text", &time_text, "value"_a, "unit"_a);
+    m.def("span_text", &span_text, "steps"_a, "unit"_a);
     m.def("percent_text", &percent_text, "a"_a, "difference"_a);
     m.def("proof_text", &proof_text, "read"_a, "elements"_a);
 }

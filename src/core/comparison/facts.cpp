@@ -116,6 +116,7 @@ FieldFacts facts_of(const FieldResult& found, const RunField& a, Step step, std:
     f.shape = a.user_shape();
     f.decision = decision;
     f.kind = kind;
+    f.unit = a.unit;
     f.elements = found.scalars;
     f.bytes = a.items() * item_bytes(a.dtype);
     f.different = read.different;

@@ -39,6 +39,7 @@ struct FieldFacts {
     std::vector<std::uint64_t> shape;  // as the application knows it
     Decision decision;
     std::optional<std::string> kind;  // of elements that are no numbers
+    std::optional<std::string> unit;  // of dates and time spans
     std::uint64_t elements = 0;
     std::uint64_t bytes = 0;
     std::uint64_t different = 0;

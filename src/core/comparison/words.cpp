@@ -1,8 +1,11 @@
 #include "comparison/words.hpp"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
+#include <limits>
+#include <utility>
 
 #include "base/utf8.hpp"
 #include "difference/difference.hpp"
@@ -34,6 +37,111 @@ void add_escaped(std::string& out, std::string_view bytes) {
             default: out += {'\\', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
         }
     }
+}
+
+// "M8[25s]": what it counts, whether dates, and how many of it are a step. An empty name: none.
+struct TimeUnit {
+    std::string_view name;
+    bool dates = false;
+    std::uint64_t count = 1;
+};
+
+TimeUnit time_unit(std::string_view text) {
+    if (text.size() < 5 || (text[0] != 'M' && text[0] != 'm') || text[1] != '8' || text[2] != '[' ||
+        text.back() != ']')
+        return {};
+    TimeUnit unit;
+    unit.dates = text[0] == 'M';
+    unit.name = text.substr(3, text.size() - 4);
+    if (const auto [end, error] =
+            std::from_chars(unit.name.data(), unit.name.data() + unit.name.size(), unit.count);
+        error == std::errc{})
+        unit.name.remove_prefix(static_cast<std::size_t>(end - unit.name.data()));
+    return unit;
+}
+
+// The next unit down has so many to one of these; 0: not of this kind.
+struct Part {
+    std::string_view unit;
+    int digits;  // of a fraction of a second
+};
+constexpr std::array kFractions = {Part{"ms", 3},  Part{"us", 6},  Part{"ns", 9},
+                                   Part{"ps", 12}, Part{"fs", 15}, Part{"as", 18}};
+
+using Wide = __int128;
+
+Wide floor_divide(Wide a, Wide b) { return a / b - (a % b < 0 ? 1 : 0); }
+
+std::string padded(Wide value, int digits) {
+    const bool negative = value < 0;
+    std::string text;
+    for (Wide rest = negative ? -value : value; rest != 0; rest /= 10)
+        text.insert(text.begin(), static_cast<char>('0' + static_cast<int>(rest % 10)));
+    const auto width = static_cast<std::size_t>(digits - (negative ? 1 : 0));
+    if (text.size() < width) text.insert(0, width - text.size(), '0');
+    return negative ? "-" + text : text;
+}
+
+// The date of a day after 1970-01-01, in the calendar of today at any time. In eras of 400 years, each of
+// which begins in March, so that a leap day is the last of its year.
+std::string day_text(Wide days) {
+    constexpr Wide kEra = 146097;
+    const Wide since = days + 719468;  // after 0000-03-01
+    const Wide era = floor_divide(since, kEra);
+    const Wide of_era = since - era * kEra;
+    const Wide year = (of_era - of_era / 1460 + of_era / 36524 - of_era / 146096) / 365;
+    const Wide of_year = of_era - (365 * year + year / 4 - year / 100);
+    const Wide month = (5 * of_year + 2) / 153;  // from March
+    const Wide day = of_year - (153 * month + 2) / 5 + 1;
+    const bool after_december = month >= 10;
+    return padded(era * 400 + year + (after_december ? 1 : 0), 4) + "-" +
+           padded(after_december ? month - 9 : month + 3, 2) + "-" + padded(day, 2);
+}
+
+// seconds: since 1970. shown: of "hh:mm:ss", how many parts.
+std::string clock_text(Wide seconds, int shown) {
+    constexpr Wide kDay = 86400;
+    const Wide days = floor_divide(seconds, kDay);
+    const Wide rest = seconds - days * kDay;
+    std::string text = day_text(days) + "T" + padded(rest / 3600, 2);
+    if (shown > 1) text += ":" + padded(rest / 60 % 60, 2);
+    if (shown > 2) text += ":" + padded(rest % 60, 2);
+    return text;
+}
+
+std::string date_text(Wide value, std::string_view unit) {
+    if (unit == "Y") return padded(1970 + value, 4);
+    if (unit == "M") {
+        const Wide year = floor_divide(value, 12);
+        return padded(1970 + year, 4) + "-" + padded(value - 12 * year + 1, 2);
+    }
+    if (unit == "W") return day_text(7 * value);
+    if (unit == "D") return day_text(value);
+    if (unit == "h") return clock_text(3600 * value, 1);
+    if (unit == "m") return clock_text(60 * value, 2);
+    if (unit == "s") return clock_text(value, 3);
+    for (const Part& part : kFractions) {
+        if (unit != part.unit) continue;
+        Wide one = 1;
+        for (int i = 0; i < part.digits; ++i)
+            one *= 10;
+        const Wide seconds = floor_divide(value, one);
+        return clock_text(seconds, 3) + "." + padded(value - seconds * one, part.digits);
+    }
+    return padded(value, 1);
+}
+
+// magnitude: of so many steps.
+std::string steps_text(std::uint64_t magnitude, bool negative, const TimeUnit& unit) {
+    constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kWords = {
+        {{"Y", "year"}, {"M", "month"}, {"W", "week"}, {"D", "day"}, {"h", "hour"}, {"m", "minute"}}};
+    const Wide many = static_cast<Wide>(magnitude) * static_cast<Wide>(unit.count);
+    const std::string said = padded(negative ? -many : many, 1);
+    if (unit.name.empty()) return said;
+    const auto* const word =
+        std::ranges::find(kWords, unit.name, [](const auto& pair) { return pair.first; });
+    if (word == kWords.end()) return said + " " + std::string(unit.name);
+    return said + " " + std::string(word->second) + (many == 1 ? "" : "s");
 }
 
 }  // namespace
@@ -122,6 +230,19 @@ std::string distance_text(double difference, std::string_view allowed) {
 
 std::string ulps_text(DType scalar, double a, double b) {
     return " (" + std::to_string(ulps_apart(scalar, a, b)) + " ulp)";
+}
+
+std::string time_text(std::int64_t value, std::string_view unit) {
+    if (value == std::numeric_limits<std::int64_t>::min()) return "NaT";
+    const TimeUnit known = time_unit(unit);
+    if (known.dates) return date_text(static_cast<Wide>(value) * static_cast<Wide>(known.count), known.name);
+    const std::uint64_t magnitude =
+        value < 0 ? ~static_cast<std::uint64_t>(value) + 1 : static_cast<std::uint64_t>(value);
+    return steps_text(magnitude, value < 0, known);
+}
+
+std::string span_text(std::uint64_t steps, std::string_view unit) {
+    return steps_text(steps, false, time_unit(unit));
 }
 
 std::string percent_text(double a, double difference) {

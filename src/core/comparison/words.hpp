@@ -36,6 +36,11 @@ std::string values_text(double a, double b, double difference);
 std::string distance_text(double difference, std::string_view allowed);
 // " (2 ulp)": how many representable numbers a value of b is away from a. scalar: their type.
 std::string ulps_text(DType scalar, double a, double b);
+// Dates and time spans compare as integers. unit: as NumPy writes it, "M8[D]" or "m8[25ms]".
+// A date in ISO 8601, a span with its unit, or "NaT".
+std::string time_text(std::int64_t value, std::string_view unit);
+// "3 days", "50 s": so many steps of the unit.
+std::string span_text(std::uint64_t steps, std::string_view unit);
 // " (0.0022%)": how large a difference is beside the value of the reference. Empty where that says
 // nothing.
 std::string percent_text(double a, double difference);

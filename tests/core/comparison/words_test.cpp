@@ -47,6 +47,19 @@ TEST(Words, SeveralThingsHaveAPlural) {
     EXPECT_EQ(named("step", words), "steps 3, 5");
 }
 
+TEST(Words, DatesAreDatesOfTheCalendar) {
+    EXPECT_EQ(time_text(18661, "M8[D]"), "2021-02-03");
+    EXPECT_EQ(time_text(-1, "M8[ns]"), "1969-12-31T23:59:59.999999999");
+    EXPECT_EQ(time_text(-719529, "M8[D]"), "-001-12-31");
+    EXPECT_EQ(time_text(2, "M8[25s]"), "1970-01-01T00:00:50");
+    EXPECT_EQ(time_text(std::numeric_limits<std::int64_t>::min(), "m8[D]"), "NaT");
+    EXPECT_EQ(time_text(-3, "m8[25ms]"), "-75 ms");
+    EXPECT_EQ(time_text(5, "no unit"), "5");
+    EXPECT_EQ(span_text(3, "M8[D]"), "3 days");
+    EXPECT_EQ(span_text(1, "m8[h]"), "1 hour");
+    EXPECT_EQ(span_text(~std::uint64_t{0}, "m8[W]"), "18446744073709551615 weeks");
+}
+
 TEST(Words, DistancesInUlpAreThoseOfTheType) {
     EXPECT_EQ(ulps_text(DType::f64, 1, 1 + 0x1p-51), " (2 ulp)");
     EXPECT_EQ(ulps_text(DType::f32, 1, 1 + 0x1p-22), " (2 ulp)");
