@@ -483,6 +483,9 @@ def facts_of(
         return _without_distances(made)
     if a.name.endswith(SUFFIX):  # digests of texts, whose numbers say nothing either
         return dataclasses.replace(_without_distances(made), kind="text")
+    if a.unit is not None:
+        kind = "date" if a.unit.startswith("M") else "time span"
+        return dataclasses.replace(_without_distances(made), kind=kind)
     made.first_abs_diff = _abs_diff(r.first_a, r.first_b, decision.period_of(first))
     return made
 

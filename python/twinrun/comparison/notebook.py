@@ -76,7 +76,10 @@ def field_html(f: FieldComparison) -> str:
     ]
     if not f.same:
         rows.append(("first", f.place()))
-        rows += [] if first_values(f) is None else [("a", exact(f.first_a)), ("b", exact(f.first_b))]
+        if f.kind is None:
+            rows += [("a", exact(f.first_a)), ("b", exact(f.first_b))]
+        elif (known := first_values(f)) is not None:
+            rows += [("a", known[0]), ("b", known[1])]
     if f.kind is None:
         bound = "at most " if f.max_abs_diff_is_bound else ""
         rows += [] if f.same else [("|a − b|", number(f.first_abs_diff))]

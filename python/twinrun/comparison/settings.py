@@ -105,7 +105,8 @@ class Settings:
         equality.
         """
         rule = self.rule(a.name, step)
-        if a.kind is not None or b.kind is not None:  # no numbers: they are equal or different
+        # No numbers: they are equal or different. A date that is none (NaT) is far from no other.
+        if any(ref.kind is not None or ref.unit is not None for ref in (a, b)):
             return Decision()
         equal_nan = self.equal_nan if rule is None or rule.equal_nan is None else rule.equal_nan
         if a.type_in_run != b.type_in_run and (rule.ulps if rule is not None else self.ulps) is not None:

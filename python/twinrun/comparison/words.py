@@ -52,6 +52,8 @@ def first_values(f: FieldComparison) -> tuple[str, str] | None:
     digests = f.field.endswith(SUFFIX) and not isinstance(f.first_a, str)
     if f.kind is not None and (digests or (f.first_a is None and f.first_b is None)):
         return None
+    if f._unit is not None and isinstance(f.first_a, int) and isinstance(f.first_b, int):
+        return time_text(f.first_a, f._unit), time_text(f.first_b, f._unit)
     return _element(f.first_a), _element(f.first_b)
 
 
@@ -65,11 +67,11 @@ def difference_text(f: FieldComparison, with_rank: bool) -> str:
             return f"{place}: the runs hold this particle not equally often"
         run = "first" if f.first_a is not None else "second"
         return f"{place}: only the {run} run has this particle"
+    if f._unit is not None and isinstance(f.first_a, int) and isinstance(f.first_b, int):
+        return f"{place}: {_times(f.first_a, f.first_b, f._unit)}"
     if f.kind is not None:
         values = first_values(f)
         return f"{place}: another {f.kind}" if values is None else f"{place}: {' against '.join(values)}"
-    if f._unit is not None and isinstance(f.first_a, int) and isinstance(f.first_b, int):
-        return f"{place}: {_times(f.first_a, f.first_b, f._unit, tolerance_text(f))}"
     diff = f.first_abs_diff
     if isinstance(diff, float) and math.isinf(diff):
         return f"{place}: {_element(f.first_a)} against {_element(f.first_b)}"
@@ -83,12 +85,12 @@ def difference_text(f: FieldComparison, with_rank: bool) -> str:
     return f"{place}: {values_text(a, b, diff)}, |a-b| = {said} > {allowed}{_core.percent_text(a, diff)}"
 
 
-def _times(a: int, b: int, unit: str, allowed: str) -> str:
+def _times(a: int, b: int, unit: str) -> str:
     """Two dates or time spans, and how far they are apart: a share of the time since 1970 means nothing."""
     said = f"{time_text(a, unit)} against {time_text(b, unit)}"
     if NOT_A_TIME in (a, b):
         return said
-    return f"{said}, |a-b| = {distance_text(abs(a - b), unit)} > {allowed}"
+    return f"{said}, {distance_text(abs(a - b), unit)} apart"
 
 
 def _element(value: float | int | str | None) -> str:

@@ -286,7 +286,9 @@ def _first(c: Comparison) -> list[tuple[str, object]]:
         return []
     values: list[tuple[str, object]] = [("first run", exact(f.first_a)), ("second run", exact(f.first_b))]
     if f.kind is not None:
-        values = [*(() if first_values(f) is None else values), ("of the kind", f.kind)]
+        known = first_values(f)
+        values = [] if known is None else [("first run", known[0]), ("second run", known[1])]
+        values.append(("of the kind", f.kind))
     elif f.particles is None:
         values += [("|a − b|", number(f.first_abs_diff)), ("tolerance", tolerance_text(f))]
     else:

@@ -258,7 +258,8 @@ class Comparison {
     // ---- fields ----
 
     Result<Decision> decide(const RunField& x, const RunField& y) const {
-        if (x.kind || y.kind) return Decision{};  // no numbers: they are equal or different
+        // No numbers: they are equal or different. A date that is none (NaT) is far from no other.
+        if (x.kind || y.kind || x.unit || y.unit) return Decision{};
         Decision decision;
         decision.equal_nan = options_.equal_nan;
         if (!is_floating(x.dtype) && (!options_.tolerate_integers || never_tolerated(x.name)))

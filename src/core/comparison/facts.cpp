@@ -107,6 +107,7 @@ FieldFacts facts_of(const FieldResult& found, const RunField& a, Step step, std:
     // The distance of codes and of digests of texts means nothing.
     std::optional<std::string> kind = a.kind;
     if (!kind && a.name.ends_with(kTextLabel)) kind = "text";
+    if (!kind && a.unit) kind = a.unit->starts_with('M') ? "date" : "time span";
     const bool numbers = !kind;
     FieldFacts f;
     f.step = step;

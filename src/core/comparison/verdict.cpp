@@ -44,17 +44,19 @@ std::string allowed_text(const FieldFacts& f) {
 std::string difference_text(const FieldFacts& f, bool with_rank) {
     const std::string place = place_of(f, with_rank) + ": ";
     if (is_text(f)) return place + "another text";
-    if (f.kind || (f.first_abs_diff && std::isinf(*f.first_abs_diff)))
-        return place + element_text(*f.first_a) + " against " + element_text(*f.first_b);
-    const std::string allowed = allowed_text(f);
     if (f.unit && f.first_a->scalar == DType::i64) {
         const std::int64_t a = f.first_a->integer;
         const std::int64_t b = f.first_b->integer;
         constexpr std::int64_t kNotATime = std::numeric_limits<std::int64_t>::min();
         const std::string times = place + time_text(a, *f.unit) + " against " + time_text(b, *f.unit);
-        if (a == kNotATime || b == kNotATime || !f.first_whole_diff) return times;
-        return times + ", |a-b| = " + span_text(*f.first_whole_diff, *f.unit) + " > " + allowed;
+        if (a == kNotATime || b == kNotATime) return times;
+        const auto [low, high] = std::minmax(a, b);
+        const std::uint64_t apart = static_cast<std::uint64_t>(high) - static_cast<std::uint64_t>(low);
+        return times + ", " + span_text(apart, *f.unit) + " apart";
     }
+    if (f.kind || (f.first_abs_diff && std::isinf(*f.first_abs_diff)))
+        return place + element_text(*f.first_a) + " against " + element_text(*f.first_b);
+    const std::string allowed = allowed_text(f);
     const std::string shown =
         f.first_whole_diff ? std::to_string(*f.first_whole_diff) : distance_text(*f.first_abs_diff, allowed);
     const double difference =

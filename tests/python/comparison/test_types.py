@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import command
 
 import twinrun
 from twinrun import _core
@@ -538,20 +539,20 @@ def test_no_circle_for_integers_of_64_bits_and_numbers(wide):
         (
             np.array(["2020-01-01", "2021-02-03"], "M8[D]"),
             np.array(["2020-01-01", "2021-02-06"], "M8[D]"),
-            "x[1]: 2021-02-03 against 2021-02-06, |a-b| = 3 days > 0",
+            "x[1]: 2021-02-03 against 2021-02-06, 3 days apart",
         ),
         (
             np.array(["1969-12-31T23:59:59.5"], "M8[ms]"),
             np.array(["1970-01-01T00:00:00"], "M8[ms]"),
-            "x[0]: 1969-12-31T23:59:59.500 against 1970-01-01T00:00:00.000, |a-b| = 500 ms > 0",
+            "x[0]: 1969-12-31T23:59:59.500 against 1970-01-01T00:00:00.000, 500 ms apart",
         ),
-        (np.array(["2020"], "M8[25s]"), np.array(["2020"], "M8[25s]") + 3, ", |a-b| = 75 s > 0"),
-        (np.array([1], "m8[h]"), np.array([2], "m8[h]"), "x[0]: 1 hour against 2 hours, |a-b| = 1 hour > 0"),
+        (np.array(["2020"], "M8[25s]"), np.array(["2020"], "M8[25s]") + 3, ", 75 s apart"),
+        (np.array([1], "m8[h]"), np.array([2], "m8[h]"), "x[0]: 1 hour against 2 hours, 1 hour apart"),
         (np.array(["2020-01"], "M8[M]"), np.array(["NaT"], "M8[M]"), "x[0]: 2020-01 against NaT"),
         (
             np.array(["2020"], "M8[ns]"),
             np.array([2**63 - 1]).view("M8[ns]"),
-            ", |a-b| = 7645535236854775807 ns > 0",
+            ", 7645535236854775807 ns apart",
         ),
     ],
     ids=lambda x: getattr(x, "dtype", ""),
@@ -603,3 +604,33 @@ def test_long_doubles_in_memory_compare_as_those_of_files(kind: type, tmp_path: 
 
 def _core_knows(kind: type) -> bool:
     return np.finfo(kind).nmant == 52
+
+
+def test_no_tolerance_holds_for_dates(tmp_path: Path) -> None:
+    """NaT is the smallest 64-bit integer: within a large tolerance it would agree with a date."""
+    times = np.arange(1000).astype("M8[s]")
+    other = times.copy()
+    other[3] = "NaT"
+    far = times + np.timedelta64(10**7, "s")
+    spans = np.array([-(2**63), 5]).view("m8[s]"), np.array([-(2**63) + 1, 5]).view("m8[s]")
+    for a, b in ((times, other), (other, times), (times, far), spans):
+        for options in ({"atol": 1e30, "tolerate_integers": True}, {"rtol": 1e9, "tolerate_integers": True}):
+            assert not twinrun.compare({"t": a}, {"t": b}, **options).same
+        assert "would pass" not in str(twinrun.compare({"t": a}, {"t": b}))
+        assert "tolerate" not in str(twinrun.compare({"t": a}, {"t": b}, atol=1.0))
+    assert twinrun.compare({"t": other}, {"t": other.copy()}).same
+    runs = []
+    for name, x in (("a", times), ("b", other), ("c", far)):
+        runs.append(tmp_path / f"{name}.npz")
+        np.savez(runs[-1], time=x)
+    rules = tmp_path / "rules.toml"
+    assert command("tolerances", runs[0], runs[1], "-o", rules).status == 0
+    assert command("compare", runs[0], runs[2], "--tolerances", rules).status == 1
+    with twinrun.Run(tmp_path / "h") as run:
+        run.capture(0, {"t": times})
+    with twinrun.Run(tmp_path / "i") as run:
+        run.capture(0, {"t": other})
+    assert (
+        command("compare", tmp_path / "h", tmp_path / "i", "--atol", "1e30", "--tolerate-integers").status
+        == 1
+    )
