@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from .. import _core
 from ..errors import Incomparable, TwinrunError
-from ..formats.texts import MASK
+from ..formats.texts import names_to_choose
 from ..runs.subject import Subject
 from .matching import StepMatch
 from .renames import Renamed
@@ -90,8 +90,8 @@ class Selection:
     def __call__(self, name: str) -> bool:
         """Whether to compare a field: by --field, and by rules that leave fields out."""
         if self._globs is not None:
-            # A field is chosen with what says which of its elements have a value.
-            named = {name, name.removesuffix(MASK)}
+            # A field is chosen with what says something of it: which of its elements have a value, units.
+            named = names_to_choose(name)
             met = [at for at, g in enumerate(self._globs) if any(fnmatch.fnmatchcase(n, g) for n in named)]
             if not met:
                 return False

@@ -28,6 +28,7 @@ __all__ = [
     "column_name",
     "encode_object",
     "is_beyond",
+    "names_to_choose",
     "never_tolerated",
     "object_text",
     "printable",
@@ -52,6 +53,20 @@ def never_tolerated(name: str) -> bool:
     """Whether no tolerance may apply to a field: digests of texts, masks and shapes, recognised by the
     field's name."""
     return name.endswith(_EXACT_LABELS)
+
+
+def names_to_choose(name: str) -> list[str]:
+    """The names by which a field can be chosen: its own, and that of the field of which it says something.
+
+    >>> names_to_choose("T@units"), names_to_choose("a/x@text@mask"), names_to_choose("x@2/y")
+    (['T@units', 'T'], ['a/x@text@mask', 'a/x@text', 'a/x'], ['x@2/y'])
+    """
+    found = [name]
+    while True:
+        owner, mark, label = found[-1].rpartition("@")
+        if not (mark and owner and label) or "/" in label:
+            return found
+        found.append(owner)
 
 
 def column_name(name: str) -> str:

@@ -9,6 +9,7 @@ from ..arguments import names_given
 from ..comparison.tolerances import attribute_glob, missing_steps
 from ..comparison.work import parse_steps
 from ..errors import Incomparable
+from ..formats.texts import names_to_choose
 from ..runs.subject import Place, Subject
 
 __all__ = ["attribute_globs", "chosen_places", "field_globs", "is_chosen", "matches", "unmet"]
@@ -21,7 +22,7 @@ def matches(name: str, globs: Iterable[str]) -> bool:
 
 def is_chosen(name: str, globs: Iterable[str] | None) -> bool:
     """Whether a call names a field. globs: what the call names; None for every field."""
-    return globs is None or matches(name, globs)
+    return globs is None or any(matches(n, globs) for n in names_to_choose(name))
 
 
 def unmet(globs: Iterable[str] | None, names: Iterable[str]) -> list[str]:

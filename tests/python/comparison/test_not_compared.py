@@ -344,3 +344,27 @@ def test_ids_that_are_asked_for_by_name_are_met() -> None:
     a = {"id": np.arange(4), "x": np.zeros(4)}
     b = {"id": np.arange(4)[::-1].copy(), "x": np.zeros(4)}
     assert twinrun.compare(a, b, key="id", fields=["id", "x"]).same
+
+
+def test_a_field_is_chosen_with_what_says_something_of_it(tmp_path: Path) -> None:
+    """Also where its attributes are fields, and where the name of another field has an @ within it."""
+    for name, scale in (("a", 1.0), ("b", 2.0)):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file["T"] = np.arange(4.0)
+            file["T"].attrs["scale_factor"] = scale
+            file["T@2/x"] = np.zeros(2)
+            file["U"] = np.zeros(2)
+    files = tmp_path / "a.h5", tmp_path / "b.h5"
+    for options in ({}, {"attributes": True}):
+        assert (
+            twinrun.compare(*files, fields="T", options=twinrun.CompareOptions(formats=options)).verdict
+            == "different"
+        )
+        assert twinrun.compare(*files, fields="U", options=twinrun.CompareOptions(formats=options)).same
+        golden.save(files[0], tmp_path / f"golden{len(options)}", fields="T", options=options)
+        result = golden.check(tmp_path / f"golden{len(options)}", files[1], options=options)
+        assert result.verdict == "different"
+    chosen = twinrun.compare(
+        files[0], files[0], fields="T", options=twinrun.CompareOptions(formats={"attributes": True})
+    )
+    assert [f.field for f in chosen.fields] == ["T", "T@scale_factor"]
