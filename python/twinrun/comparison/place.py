@@ -128,12 +128,12 @@ def _compare_opened(
         and not found.remarks.attributes_compared  # a file may hold nothing else
         and not _all_skipped(in_a, wanted)
     ):
+        at, there = at_place(place, request.a, request.b), [*in_a, *in_b]
         asked = f" that matches {names(map(repr, request.globs))}" if request.globs else " to compare"
-        nothing = Incomparable(
-            f"{at_place(place, request.a, request.b)}no field{asked}",
-            where=request.a.label,
-            fix=_fields_there(request.globs, [*in_a, *in_b]),
-        )
+        what, fix = f"no field{asked}", _fields_there(request.globs, there)
+        if request.globs and any(map(wanted.asks_for, there)):
+            what, fix = f"every field{asked} is left out", "ask for another one, or leave out fewer"
+        nothing = Incomparable(f"{at}{what}", where=request.a.label, fix=fix)
         if request.globs is None:
             found.problems.append((-1, request.kept(nothing, match)))
         else:  # another step may have it

@@ -89,16 +89,21 @@ class Selection:
 
     def __call__(self, name: str) -> bool:
         """Whether to compare a field: by --field, and by rules that leave fields out."""
-        if self._globs is not None:
-            # A field is chosen with what says something of it: which of its elements have a value, units.
-            named = names_to_choose(name)
-            met = [at for at, g in enumerate(self._globs) if any(fnmatch.fnmatchcase(n, g) for n in named)]
-            if not met:
-                return False
-            self._asked.update(met)
+        if not self.asks_for(name):
+            return False
         if "@" in name and self.ignores(name):  # an attribute that is a field
             return False
         return not self.skips(name)
+
+    def asks_for(self, name: str) -> bool:
+        """Whether the caller chose this field, by --field or as one of all."""
+        if self._globs is None:
+            return True
+        # A field is chosen with what says something of it: which of its elements have a value, units.
+        named = names_to_choose(name)
+        met = [at for at, g in enumerate(self._globs) if any(fnmatch.fnmatchcase(n, g) for n in named)]
+        self._asked.update(met)
+        return bool(met)
 
     def skips(self, name: str) -> bool:
         """Whether a field's rule leaves it out."""

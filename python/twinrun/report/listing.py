@@ -143,7 +143,7 @@ class _Parquet:
                     pa.ListArray.from_arrays(offsets, pa.array(part.global_index.reshape(-1))),
                     pa.nulls(n, self._id) if part.ids is None else _column(pa, part.ids, self._id, None),
                     *values,
-                    pa.array(part.abs_diff),
+                    pa.nulls(n, pa.float64()) if part.field.kind is not None else pa.array(part.abs_diff),
                     *whole,
                 ],
                 schema=self._schema,
@@ -205,7 +205,8 @@ class _Csv:
             part.global_index.tolist(), ids, *values, part.abs_diff.tolist(), strict=True
         ):
             exact = (a if long[0] else "", b if long[1] else "")
-            self._rows.writerow((*front, " ".join(map(str, index)), name, a, b, repr(diff), *exact))
+            apart = "" if f.kind is not None else repr(diff)
+            self._rows.writerow((*front, " ".join(map(str, index)), name, a, b, apart, *exact))
 
     def close(self) -> None:
         self._file.close()

@@ -368,3 +368,14 @@ def test_a_field_is_chosen_with_what_says_something_of_it(tmp_path: Path) -> Non
         files[0], files[0], fields="T", options=twinrun.CompareOptions(formats={"attributes": True})
     )
     assert [f.field for f in chosen.fields] == ["T", "T@scale_factor"]
+
+
+def test_advice_where_all_that_was_asked_for_is_left_out() -> None:
+    a = {"x": np.zeros(3), "y": np.zeros(3)}
+    with pytest.raises(twinrun.Incomparable, match="every field that matches 'x' is left out; ask for"):
+        twinrun.compare(a, a, fields="x", leave_out=["x"])
+
+
+def test_no_tolerance_is_named_where_something_cannot_be_compared() -> None:
+    a, b = {"x": np.zeros(3), "y": np.zeros(3)}, {"x": np.ones(3), "y": np.zeros(4)}
+    assert "would pass" not in str(twinrun.compare(a, b, partial=True))

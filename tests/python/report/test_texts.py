@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from commands import command
 
 import twinrun
+from twinrun.report.listing import write_differences
 
 A = {"n": np.array(["a", "b", "c"]), "x": np.arange(3.0)}
 B = {"n": np.array(["a", "x", "c"]), "x": np.arange(3.0)}
@@ -49,3 +51,17 @@ def test_no_number_is_said_of_texts(tmp_path: Path, made) -> None:
         assert "n@text[1]: &#39;b&#39; against" in said[2] and (text.first_a, text.first_b) == ("'b'", "'x'")
     for report in said:
         assert "e+18" not in report and "e+19" not in report, report
+
+
+def test_a_list_of_differences_has_no_distance_of_texts_and_dates(tmp_path: Path) -> None:
+    a = A | {"t": np.array(["2020-01-01", "2020-01-02"], "M8[D]")}
+    b = {"n": B["n"], "x": B["x"] + 1, "t": np.array(["2020-01-01", "NaT"], "M8[D]")}
+    found = twinrun.compare(a, b)
+    write_differences(found, tmp_path / "d.csv")
+    with (tmp_path / "d.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {(row["field"], row["abs_diff"]) for row in rows} == {("n@text", ""), ("t", ""), ("x", "1.0")}
+    pq = pytest.importorskip("pyarrow.parquet")
+    write_differences(found, tmp_path / "d.parquet")
+    table = pq.read_table(tmp_path / "d.parquet").to_pylist()
+    assert {(r["field"], r["abs_diff"]) for r in table} == {("n@text", None), ("t", None), ("x", 1.0)}
