@@ -99,7 +99,7 @@ class Selection:
         """Whether the caller chose this field, by --field or as one of all."""
         if self._globs is None:
             return True
-        # A field is chosen with what says something of it: which of its elements have a value, units.
+        # A field is chosen with what says something of it: where it has values, and its units.
         named = names_to_choose(name)
         met = [at for at, g in enumerate(self._globs) if any(fnmatch.fnmatchcase(n, g) for n in named)]
         self._asked.update(met)

@@ -82,8 +82,8 @@ std::string padded(Wide value, int digits) {
     return negative ? "-" + text : text;
 }
 
-// The date of a day after 1970-01-01, in the calendar of today at any time. In eras of 400 years, each of
-// which begins in March, so that a leap day is the last of its year.
+// The date of a day after 1970-01-01, in the calendar of today at any time. In eras of 400 years,
+// each of which begins in March, so that a leap day is the last of its year.
 std::string day_text(Wide days) {
     constexpr Wide kEra = 146097;
     const Wide since = days + 719468;  // after 0000-03-01
