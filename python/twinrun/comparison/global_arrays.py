@@ -89,9 +89,13 @@ def _entries(
     for name in dict.fromkeys((*held[0], *held[1])):
         parts = [*held[0].get(name, ()), *held[1].get(name, ())]
         everywhere = all(name in side for side in held)
-        if not everywhere and lost(match, [rank for rank, _ in parts], name in held[0]):
-            scattered.append(name)
-            continue
+        if not everywhere:
+            # Of ranks that the other run has, or it lost them, one at least with what only that rank has.
+            alone = [[rank] for rank, ref in parts if ref.place is None]
+            ranks = [rank for rank, _ in parts]
+            if any(lost(match, some, name in held[0]) for some in (ranks, *alone)):
+                scattered.append(name)
+                continue
         if rank_by_rank and everywhere and any(ref.place is None for _, ref in parts):
             of_a, of_b = (dict(side[name]) for side in held)
             if set(of_a) != set(of_b):

@@ -214,11 +214,16 @@ class Comparison {
         };
         const bool everywhere = !in_a.empty() && !in_b.empty();
         if (!everywhere) {
-            // Of ranks that the other run has, or it lost them.
+            // Of ranks that the other run has, or it lost them, one at least with what only that rank
+            // has.
             const auto& parts = in_a.empty() ? in_b : in_a;
             const auto& theirs = in_a.empty() ? match.ranks_a : match.ranks_b;
-            if (std::none_of(parts.begin(), parts.end(),
-                             [&](const Held& p) { return has(theirs, p.rank); })) {
+            const auto is_there = [&](const Held& p) { return has(theirs, p.rank); };
+            const auto is_alone = [&](const Held& p) {
+                return p.field->global_shape.empty() && !is_there(p);
+            };
+            if (std::none_of(parts.begin(), parts.end(), is_there) ||
+                std::any_of(parts.begin(), parts.end(), is_alone)) {
                 scattered.push_back(in_quotes(name));
                 return;
             }

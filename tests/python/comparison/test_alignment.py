@@ -172,6 +172,20 @@ def test_a_lost_rank_is_not_left_out_as_what_only_one_run_has(
     assert twinrun.compare(only, tmp_path / ("b" if where == "a" else "a"), common=True).same
 
 
+@pytest.mark.parametrize("fields", [None, "x"])
+def test_a_field_that_only_one_run_has_may_lie_on_a_lost_rank_too(
+    tmp_path: pathlib.Path, fields: str | None
+) -> None:
+    """The first run lost rank 0 of step 2, and its rank 1 has no x there."""
+    x, y = {"x": np.zeros(3)}, {"y": np.zeros(2)}
+    places = {(s, r): x | y for s in (1, 2) for r in (0, 1)}
+    a = of_ranks(tmp_path / "a", {(1, 0): x | y, (1, 1): x | y, (2, 1): y})
+    b = of_ranks(tmp_path / "b", places)
+    for pair in ((a, b), (b, a)):
+        found = twinrun.compare(*pair, fields=fields, common=True, partial=True)
+        assert found.verdict == "incomparable" and any("step 2, rank 0" in p for p in found.problems)
+
+
 def test_particles_that_only_a_lost_rank_had_are_not_left_out(tmp_path: pathlib.Path) -> None:
     x = np.arange(5.0)
     whole = {(1, 0): {"gas/id": np.arange(5), "gas/x": x}, (1, 1): {"star/id": np.arange(5), "star/x": x}}
