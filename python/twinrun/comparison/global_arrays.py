@@ -90,7 +90,7 @@ def _entries(
         parts = [*held[0].get(name, ()), *held[1].get(name, ())]
         everywhere = all(name in side for side in held)
         if not everywhere:
-            # Of ranks that the other run has, or it lost them, one at least with what only that rank has.
+            # Of ranks that the other run has, or it lost one at least with what only that rank has.
             alone = [[rank] for rank, ref in parts if ref.place is None]
             ranks = [rank for rank, _ in parts]
             if any(lost(match, some, name in held[0]) for some in (ranks, *alone)):

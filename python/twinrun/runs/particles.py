@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from .. import _core
 from ..errors import Incomparable
 from ..formats.element_types import INTEGERS, storage_dtype
+from ..formats.texts import MASK
+from .arrays import ArrayView, view
 from .fields import FieldRef
 
 if TYPE_CHECKING:
@@ -79,7 +81,25 @@ def find_particles(
                         own[n] = f
                 kind = found.setdefault(name, Particles(name))
                 (kind.parts_a if at == 0 else kind.parts_b).append((rank, ids, own))
+    for kind in found.values():
+        for parts in (kind.parts_a, kind.parts_b):
+            _complete_masks(parts)
     return found
+
+
+def _complete_masks(parts: Sequence[tuple[int, FieldRef, dict[str, FieldRef]]]) -> None:
+    """Gives a field a mask on each rank of a run where another rank has one: a rank on which all elements
+    have a value stores none.
+    """
+    masks = {name for _, _, own in parts for name in own if name.endswith(MASK)}
+    for _, _, own in parts:
+        for name in masks - own.keys():
+            field = own.get(name.removesuffix(MASK))
+            if field is not None:
+                values = view(name, np.zeros(field.user_shape, np.bool_))
+                assert isinstance(values, ArrayView)
+                own[name] = FieldRef(name, values.dtype, "little", values.shape, False, field.where,
+                                     memory=values, group=field.group)  # fmt: skip
 
 
 def without_ids(

@@ -214,8 +214,7 @@ class Comparison {
         };
         const bool everywhere = !in_a.empty() && !in_b.empty();
         if (!everywhere) {
-            // Of ranks that the other run has, or it lost them, one at least with what only that rank
-            // has.
+            // Of ranks that the other run has, or it lost one with what only that rank has.
             const auto& parts = in_a.empty() ? in_b : in_a;
             const auto& theirs = in_a.empty() ? match.ranks_a : match.ranks_b;
             const auto is_there = [&](const Held& p) { return has(theirs, p.rank); };

@@ -9,8 +9,10 @@ import pytest
 from commands import check_error, command
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import run_of_ranks
 
 import twinrun
+from twinrun import golden
 from twinrun.errors import Incomparable, TwinrunError
 
 
@@ -259,3 +261,25 @@ def test_ids_of_another_type(tmp_path: pathlib.Path) -> None:
     with pytest.raises(Incomparable, match="IDs are i64"):
         twinrun.compare(a, b, key="id")
     assert twinrun.compare(a, a, key="id").same and twinrun.compare(b, b, key="id").same
+
+
+def test_a_rank_whose_elements_all_have_values_needs_no_mask(tmp_path: pathlib.Path) -> None:
+    """As ranks write tables: only those with a missing value have a mask of it."""
+
+    def ranks(name: str, cut: int, missing: int) -> pathlib.Path:
+        ids, x = np.arange(4), np.arange(4.0)
+        held = []
+        for part in (slice(cut), slice(cut, None)):
+            mask = ids[part] == missing
+            held.append(
+                {0: {"id": ids[part], "x": np.ma.array(x[part], mask=mask) if mask.any() else x[part]}}
+            )
+        return run_of_ranks(tmp_path / name, held)
+
+    a = ranks("a", 2, 1)
+    assert twinrun.compare(a, a, key="id").same and twinrun.compare(a, ranks("b", 1, 1), key="id").same
+    moved = ranks("d", 2, 2)
+    assert not twinrun.compare(a, moved, key="id").same
+    golden.save(a, tmp_path / "golden", key="id")
+    assert golden.check(tmp_path / "golden", a).same
+    assert golden.check(tmp_path / "golden", moved).verdict == "different"
