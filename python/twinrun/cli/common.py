@@ -30,6 +30,7 @@ __all__ = [
     "console",
     "device_options",
     "format_options",
+    "joined_periods",
     "json_option",
     "over_ranks",
     "print_not_compared",
@@ -48,6 +49,18 @@ class Range(click.FloatRange):
         if not math.isfinite(found):
             self.fail(f"{value!r} is no finite number.", param, ctx)
         return found
+
+
+def joined_periods(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> str | None:
+    """The value of --period, which may be given several times, each time for other fields."""
+    if len(given) > 1 and not all("=" in one for one in given):
+        from ..errors import TwinrunError
+
+        raise TwinrunError(
+            f"--period was given {len(given)} times, and not each time with the names of its fields",
+            fix="write --period pos=10 --period vel=3, or the lengths by axis once: --period 10,10,20",
+        )
+    return ",".join(given) if given else None
 
 
 class Size(click.ParamType):
