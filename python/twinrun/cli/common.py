@@ -45,6 +45,8 @@ class Range(click.FloatRange):
     """A finite number within limits. click's own range takes nan, as no comparison with it is true."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and "_" in value:  # Python takes 1_0 for 10
+            self.fail(f"{value!r} is no number.", param, ctx)
         found = super().convert(value, param, ctx)
         if not math.isfinite(found):
             self.fail(f"{value!r} is no finite number.", param, ctx)
@@ -78,7 +80,7 @@ class Size(click.ParamType):
             return value
         text = str(value).strip().lower().removesuffix("b").removesuffix("i")
         unit = text[-1:] if text[-1:].isalpha() else ""
-        if unit in self._units:
+        if unit in self._units and "_" not in text:  # Python takes 1_0 for 10
             try:
                 n = int(float(text[: len(text) - len(unit)]) * (1 << self._units[unit]))
                 if 0 <= n < self._least:

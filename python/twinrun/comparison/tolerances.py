@@ -106,6 +106,8 @@ def parse_steps(text: str, what: str = "steps") -> Callable[[int | None], bool]:
     for part in text.split(","):
         low, colon, high = part.strip().partition(":")
         try:
+            if "_" in part:  # Python takes 1_0 for 10
+                raise ValueError
             first = int(low) if low.strip() else None
             last = (int(high) if high.strip() else None) if colon else first
         except ValueError:
