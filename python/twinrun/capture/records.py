@@ -28,6 +28,7 @@ __all__ = [
     "write_part",
 ]
 
+_MOST_NAMED = 8
 _SEVERAL = "files of several steps need a folder for each"  # as the core says it
 
 
@@ -428,8 +429,8 @@ def _part(
 ) -> tuple[_core.RecordStore, str, int]:
     """The record, a segment of it, and how many bytes of the segment are asked for."""
     store = _core.open_record(own_source(any_path(record)), rank, threads or os.cpu_count() or 1)
-    files = store.files(step)
-    for segment in store.segments(step):
+    files, segments = store.files(step), store.segments(step)
+    for segment in segments:
         if name in (segment.name, files[segment.file].name):
             size = segment.bytes
             length = size - offset if count is None else count
@@ -441,7 +442,17 @@ def _part(
                     fix=f"ask for bytes below {size}",
                 )
             return store, segment.name, length
-    raise MissingFile(f"step {step} has no {name!r}", where=record, fix="twinrun show lists the fields")
+    if any(file.name == name for file in files) and not any(files[s.file].name == name for s in segments):
+        raise TwinrunError(
+            f"{name!r} of step {step} is a link, a folder or an empty file, and has no bytes to read",
+            where=record,
+            fix="restore the step, which brings it back",
+        )
+    if any(file.metadata for s in _core.open_history(any_path(record)).steps for file in s.ranks):
+        raise MissingFile(f"step {step} has no {name!r}", where=record, fix="twinrun show lists the fields")
+    more = f" and {len(files) - _MOST_NAMED} more" if len(files) > _MOST_NAMED else ""
+    names = ", ".join(file.name for file in files[:_MOST_NAMED]) + more
+    raise MissingFile(f"step {step} has no {name!r}", where=record, fix=f"it has {names}")
 
 
 def read_part(
@@ -561,6 +572,8 @@ def write_part(
     """
     check_settings(threads=threads, memory=memory)
     _refuse_records(any_path(record), os.path.dirname(os.path.abspath(any_path(to))))
+    if os.path.lexists(any_path(to)):
+        raise TwinrunError("is there already", where=any_path(to), fix="name another file, or remove it")
     store, segment, length = _part(record, step, name, rank, offset, count, threads)
     store.write(step, segment, offset, length, any_path(to), memory)
     return length
