@@ -208,7 +208,8 @@ def pack(
         A history that twinrun captured, or a folder with files of any program. Everything in a folder is
         kept: hidden files, links, empty folders.
     record : str or path
-        The folder of the record: a new one, unless `append` or `update` is True.
+        The folder of the record: without a history, unless `append` or `update` is True. Other files in it
+        stay as they are.
     options : RecordOptions, default None
         How the record is made; None for `RecordOptions()`.
     against : str or path, default None

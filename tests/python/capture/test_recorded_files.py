@@ -742,6 +742,23 @@ def test_packing_goes_on_where_its_report_is_not_read(tmp_path: Path, options: l
     assert len(twinrun.restore(record, tmp_path / "back")) == 4
 
 
+def test_a_record_beside_files_of_others_changes_none(tmp_path: Path) -> None:
+    record = tmp_path / "record"
+    others = {record / "mine.txt": b"mine", record / "step-0000000000" / "rank.txt": b"mine too"}
+    for path, content in others.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    for step in range(3):
+        (tmp_path / "out").mkdir(exist_ok=True)
+        (tmp_path / "out" / f"x_{step}.bin").write_bytes(bytes([step]) * 5000)
+    twinrun.pack(tmp_path / "out", record)
+    assert twinrun.verify(record)
+    assert len(twinrun.restore(record, tmp_path / "back")) == 3
+    twinrun.compact(record, keep_last=1)
+    assert twinrun.verify(record)
+    assert {path: path.read_bytes() for path in others} == others
+
+
 def test_an_empty_name_of_a_report(tmp_path: Path) -> None:
     (tmp_path / "x.npy").write_bytes(b"")
     done = command("compare", tmp_path / "x.npy", tmp_path / "x.npy", "--json", "")
