@@ -214,6 +214,20 @@ def test_why_a_period_has_no_field(field: str, values: np.ndarray, period: str, 
         twinrun.compare({field: values}, {field: values}, period=period)
 
 
+@pytest.mark.parametrize("slip", ["1_0", "1,1_0", "1_0:", "0:1_0"])
+def test_no_step_is_written_with_an_underscore(slip: str) -> None:
+    x = {"x": np.zeros(3)}
+    with pytest.raises(TwinrunError, match="are not understood"):
+        twinrun.compare(x, x, steps=slip)
+
+
+@pytest.mark.parametrize("length", ["5e-324", "[10.0, 1e-310]"])
+def test_no_rule_has_a_length_that_no_circle_can_have(tmp_path: pathlib.Path, length: str) -> None:
+    path = rules(tmp_path, f'[[tolerance]]\nfield = "x"\nperiod = {length}\n')
+    with pytest.raises(TwinrunError, match=r"period must be at least 2\.23e-308: no circle can be shorter"):
+        read_tolerances(path)
+
+
 def test_a_period_without_effect_is_noted() -> None:
     fields = {"x": np.zeros(4), "n": np.arange(4)}
     notes = twinrun.compare(fields, fields, period="x=10,n=3,w=2,v=0").notes
