@@ -434,6 +434,10 @@ def check_outputs(
     for option, path in outputs.items():
         if path is None or (option == "--json" and os.fspath(path) == "-"):
             continue
+        if not os.fspath(path):
+            raise TwinrunError(
+                f"{option} names no file: its name is empty: nothing was done", fix="name a file"
+            )
         if os.fspath(path) == "-":  # a file of this name would be a surprise, and hard to remove
             raise TwinrunError(
                 "is standard output for --json only: nothing was done",

@@ -11,7 +11,7 @@ from .. import _core
 from ..arguments import MEMORY, any_path, check_settings, own_folder, own_source
 from ..errors import DamagedFile, FormatError, MissingFile, TwinrunError
 from ..formats.folder import is_history
-from ..runs.verify import damaged_metadata
+from ..runs.verify import damage_of_step, damaged_metadata
 from .record_options import RecordOptions
 from .taken import in_words
 from .tree import Tree, steps_of
@@ -28,6 +28,7 @@ __all__ = [
     "write_part",
 ]
 
+_MOST_NAMED = 8
 _SEVERAL = "files of several steps need a folder for each"  # as the core says it
 
 
@@ -207,7 +208,8 @@ def pack(
         A history that twinrun captured, or a folder with files of any program. Everything in a folder is
         kept: hidden files, links, empty folders.
     record : str or path
-        The folder of the record: a new one, unless `append` or `update` is True.
+        The folder of the record: without a history, unless `append` or `update` is True. Other files in it
+        stay as they are.
     options : RecordOptions, default None
         How the record is made; None for `RecordOptions()`.
     against : str or path, default None
@@ -332,16 +334,18 @@ def restore(
     Returns
     -------
     list of str
-        The paths that were written. Steps that a history in `to` has already are not among them.
+        The paths that were written. Steps that a history in `to` has already are not among them: their
+        files are checked.
 
     Raises
     ------
     MissingFile
         The record or one of the steps does not exist.
     DamagedFile
-        A checksum does not fit.
+        A checksum does not fit, or `to` has one of the steps already and files of it are missing or damaged.
     TwinrunError
-        The folder is not a record, or something in `to` has the name of a file to write.
+        The folder is not a record, something in `to` has the name of a file to write, or `to` is a record
+        or within this one.
 
     Notes
     -----
@@ -354,8 +358,11 @@ def restore(
     chosen = [s.step for s in history.steps] if steps is None else list(steps)
     if not chosen:
         raise MissingFile("no step to restore", where=record)
+    _refuse_records(record, to)
+    workers = threads or os.cpu_count() or 1
+    begun = _check_restored(history, to, {*chosen}, workers)
     try:
-        return _core.unpack_steps(record, chosen, to, flat, threads or os.cpu_count() or 1, memory)
+        written = _core.unpack_steps(record, chosen, to, flat, workers, memory)
     except TwinrunError as error:
         if _SEVERAL not in str(error):
             raise
@@ -364,6 +371,52 @@ def restore(
             where=record,
             fix="choose one step, or leave out --flat",
         ) from None
+    for step in begun:
+        _check_step(to, step, workers)
+    return written
+
+
+def _refuse_records(record: str, to: str) -> None:
+    """Raises TwinrunError if restored files would come into a record."""
+    inside = os.path.realpath(record)
+    if os.path.commonpath([inside, os.path.realpath(to)]) == inside:
+        raise TwinrunError(
+            "would be within the record, whose folder is for the record alone",
+            where=to,
+            fix="name another folder",
+        )
+    if os.path.isdir(to) and is_history(to) and _core.open_history(to).record is not None:
+        raise TwinrunError(
+            "is a record, and files are not restored into one", where=to, fix="name another folder"
+        )
+
+
+def _check_restored(record: _core.History, to: str, chosen: set[int], threads: int) -> list[int]:
+    """Raises DamagedFile if `to` has a step of the record already, and files of it are missing or damaged.
+
+    Returns the steps that some ranks only have there, and that restoring completes.
+    """
+    if not os.path.isdir(to) or not is_history(to):
+        return []
+    there = _core.open_history(to)
+    kept = {s.step: [rank.header_xxh3 for rank in s.ranks] for s in record.steps}
+    for step in there.steps:
+        # Another step of this number is an error of its own.
+        if step.step in chosen and kept.get(step.step) == [rank.header_xxh3 for rank in step.ranks]:
+            _check_step(to, step.step, threads)
+    return sorted(chosen & {*there.incomplete})
+
+
+def _check_step(to: str, step: int, threads: int) -> None:
+    """Raises DamagedFile if files of a restored step are missing or damaged."""
+    problem = damage_of_step(to, step, threads)
+    if problem:
+        raise DamagedFile(
+            f"step {step} was restored there before, and it is not whole any more: "
+            + problem.removesuffix(": restore it"),
+            where=to,
+            fix="name another folder, or remove this one and restore again; nothing was changed in it",
+        )
 
 
 def _part(
@@ -377,8 +430,8 @@ def _part(
 ) -> tuple[_core.RecordStore, str, int]:
     """The record, a segment of it, and how many bytes of the segment are asked for."""
     store = _core.open_record(own_source(any_path(record)), rank, threads or os.cpu_count() or 1)
-    files = store.files(step)
-    for segment in store.segments(step):
+    files, segments = store.files(step), store.segments(step)
+    for segment in segments:
         if name in (segment.name, files[segment.file].name):
             size = segment.bytes
             length = size - offset if count is None else count
@@ -390,7 +443,17 @@ def _part(
                     fix=f"ask for bytes below {size}",
                 )
             return store, segment.name, length
-    raise MissingFile(f"step {step} has no {name!r}", where=record, fix="twinrun show lists the fields")
+    if any(file.name == name for file in files) and not any(files[s.file].name == name for s in segments):
+        raise TwinrunError(
+            f"{name!r} of step {step} is a link, a folder or an empty file, and has no bytes to read",
+            where=record,
+            fix="restore the step, which brings it back",
+        )
+    if any(file.metadata for s in _core.open_history(any_path(record)).steps for file in s.ranks):
+        raise MissingFile(f"step {step} has no {name!r}", where=record, fix="twinrun show lists the fields")
+    more = f" and {len(files) - _MOST_NAMED} more" if len(files) > _MOST_NAMED else ""
+    names = ", ".join(file.name for file in files[:_MOST_NAMED]) + more
+    raise MissingFile(f"step {step} has no {name!r}", where=record, fix=f"it has {names}")
 
 
 def read_part(
@@ -504,11 +567,14 @@ def write_part(
     MissingFile
         The record has no such step, rank or name.
     TwinrunError
-        The range is not within the field, or a file of the name `to` exists.
+        The range is not within the field, a file of the name `to` exists, or it would be within a record.
     DamagedFile
         A checksum does not fit.
     """
     check_settings(threads=threads, memory=memory)
+    _refuse_records(any_path(record), os.path.dirname(os.path.abspath(any_path(to))))
+    if os.path.lexists(any_path(to)):
+        raise TwinrunError("is there already", where=any_path(to), fix="name another file, or remove it")
     store, segment, length = _part(record, step, name, rank, offset, count, threads)
     store.write(step, segment, offset, length, any_path(to), memory)
     return length

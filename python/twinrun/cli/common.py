@@ -30,6 +30,7 @@ __all__ = [
     "console",
     "device_options",
     "format_options",
+    "joined_periods",
     "json_option",
     "over_ranks",
     "print_not_compared",
@@ -44,10 +45,24 @@ class Range(click.FloatRange):
     """A finite number within limits. click's own range takes nan, as no comparison with it is true."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and "_" in value:  # Python takes 1_0 for 10
+            self.fail(f"{value!r} is no number.", param, ctx)
         found = super().convert(value, param, ctx)
         if not math.isfinite(found):
             self.fail(f"{value!r} is no finite number.", param, ctx)
         return found
+
+
+def joined_periods(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -> str | None:
+    """The value of --period, which may be given several times, each time for other fields."""
+    if len(given) > 1 and not all("=" in one for one in given):
+        from ..errors import TwinrunError
+
+        raise TwinrunError(
+            f"--period was given {len(given)} times, and not each time with the names of its fields",
+            fix="write --period pos=10 --period vel=3, or the lengths by axis once: --period 10,10,20",
+        )
+    return ",".join(given) if given else None
 
 
 class Size(click.ParamType):
@@ -65,7 +80,7 @@ class Size(click.ParamType):
             return value
         text = str(value).strip().lower().removesuffix("b").removesuffix("i")
         unit = text[-1:] if text[-1:].isalpha() else ""
-        if unit in self._units:
+        if unit in self._units and "_" not in text:  # Python takes 1_0 for 10
             try:
                 n = int(float(text[: len(text) - len(unit)]) * (1 << self._units[unit]))
                 if 0 <= n < self._least:

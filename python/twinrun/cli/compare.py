@@ -20,6 +20,7 @@ from .common import (
     console,
     device_options,
     format_options,
+    joined_periods,
     over_ranks,
     progress_bar,
     worded,
@@ -367,7 +368,8 @@ def _compare_runs(
 )
 @click.option(
     "--period",
-    default=None,
+    multiple=True,
+    callback=joined_periods,
     metavar="L[,L,L]",
     help="Box length: positions compare on the circle; or field=10x10x20.",
 )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..errors import MissingFile, TwinrunError
+from ..words import counted
 from .choices import IMPORTED
 from .common import PATH, Range, VerbWithJson, console, json_option
 from .help import QUICK, Group, options_of
@@ -170,12 +171,12 @@ def status(folder: str, json_file: str | None) -> int:
     )
     for name, number in sorted(found["by_status"].items()):
         out.print(f"  {name}: {number}")
-    for name, text in (
-        ("interrupted_attempts", "attempts were interrupted"),
-        ("contradicted", "tasks ran otherwise than intended"),
+    for name, what, one, many in (
+        ("interrupted_attempts", "attempt", " was interrupted", " were interrupted"),
+        ("contradicted", "task", " ran otherwise than intended", " ran otherwise than intended"),
     ):
         if found[name]:
-            out.print(f"  {found[name]} {text}")
+            out.print(f"  {counted(found[name], what)}{one if found[name] == 1 else many}")
     if found["running"]:
         out.print(f"  running: {', '.join(found['running'])}", soft_wrap=True)
     if found["ended"] < found["tasks"]:

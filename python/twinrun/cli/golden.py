@@ -10,7 +10,7 @@ import click
 from ..errors import TwinrunError, one_line
 from ..words import byte_size, counted, whole_percent
 from .choices import GOLDEN_CHUNK
-from .common import PATH, SIZE, console, format_options, progress_bar, read_options
+from .common import PATH, SIZE, console, format_options, joined_periods, progress_bar, read_options
 from .help import Group
 
 
@@ -39,7 +39,11 @@ def golden() -> None:
 @click.option("--key", default=None, metavar="GLOB",
               help="Field with particle IDs: rows are kept in their order, of all ranks together.")  # fmt: skip
 @click.option(
-    "--period", default=None, metavar="L", help="Box lengths for positions, as for 'twinrun compare'."
+    "--period",
+    multiple=True,
+    callback=joined_periods,
+    metavar="L",
+    help="Box lengths for positions, as for 'twinrun compare'.",
 )
 @click.option("--keep-values", type=SIZE, default="64K", show_default=True,
               help="Arrays up to this size keep their values; 0: none.")  # fmt: skip
@@ -166,7 +170,11 @@ def _report_error(
 @click.option("--key", default=None, metavar="GLOB",
               help="Field with particle IDs: rows are matched by them, whatever their order.")  # fmt: skip
 @click.option(
-    "--period", default=None, metavar="L", help="In place of the saved one: box lengths for positions."
+    "--period",
+    multiple=True,
+    callback=joined_periods,
+    metavar="L",
+    help="In place of the saved one: box lengths for positions.",
 )
 @click.option("--undecided", type=click.Choice(["fail", "pass"]), default="fail", show_default=True,
               help="Whether a field that is undecided within one cell counts as different, or passes.")  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -75,22 +76,33 @@ def pack(
     check_outputs({"--json": json_file}, [source])
     out = console()
     lines: list[str] = []  # of a file, which is written at the end
+    unsaid: list[OSError] = []  # the first error of standard output
 
     def tell(fact: dict[str, object]) -> None:
         if json_file == "-":
-            print(json.dumps(fact), flush=True)
+            print_line(json.dumps(fact))
         elif json_file is not None:
             lines.append(json.dumps(fact) + "\n")
+
+    def print_line(line: str) -> None:
+        # Where nobody reads it, packing goes on: the record matters more than the report.
+        if not unsaid:
+            try:
+                print(line, flush=True) if json_file == "-" else out.print(line)
+                sys.stdout.flush()
+            except OSError as e:
+                unsaid.append(e)
 
     def say(step: PackedStep) -> None:
         tell(vars(step))
         if json_file != "-" and not quiet:
             share = 100 * step.payload_chunks / step.chunks if step.chunks else 0.0
             again = ", a new version" if step.new_version else ""
-            out.print(
+            line = (
                 f"step {step.step}{again}, rank {step.rank}: {byte_size(step.full_bytes)} -> {byte_size(step.bytes)}, "
                 f"{share:.3g}% of chunks new"
             )
+            print_line(line)
 
     options = RecordOptions(method, chunk, compress, level, xor, bounded, table, verify)
     try:
@@ -112,10 +124,17 @@ def pack(
         raise
     for name, why in facts.notes:
         tell({"name": name, "note": why})
+    if json_file not in (None, "-"):
+        write_text(json_file, "".join(lines))
+    if unsaid:
+        packed = counted(len({step.step for step in facts.steps}), "step")
+        raise TwinrunError(
+            f"packing was finished ({packed}), but the report could not be written to standard output: {unsaid[0].strerror}",
+            where=record,
+            fix="see it with 'twinrun log'",
+        )
     if json_file == "-":
         return 0
-    if json_file is not None:
-        write_text(json_file, "".join(lines))
     for number, (name, why) in enumerate(facts.notes):
         if number < MOST:
             out.print(one_line(f"{name}: {why}"), soft_wrap=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import click
@@ -76,5 +77,9 @@ def restore(
     if part is not None:
         raise TwinrunError("--bytes needs --field")
     paths = restore_steps(record, to, steps=steps or None, flat=flat, threads=threads, memory=memory)
-    console().print(f"wrote {counted(len(paths), 'file')} below {one_line(to)}", soft_wrap=True)
+    folders = sum(os.path.isdir(path) and not os.path.islink(path) for path in paths)
+    made = f"wrote {counted(len(paths) - folders, 'file')}"
+    if folders:
+        made += f" and {counted(folders, 'empty folder')}"
+    console().print(f"{made} below {one_line(to)}", soft_wrap=True)
     return 0

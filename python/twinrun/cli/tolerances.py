@@ -7,7 +7,7 @@ import os
 import click
 
 from ..errors import TwinrunError, one_line, options_of_compare
-from .common import PATH, device_options, format_options, progress_bar, say_without_effect
+from .common import PATH, device_options, format_options, joined_periods, progress_bar, say_without_effect
 from .help import Verb
 
 _MOST_NAMED = 3
@@ -31,7 +31,11 @@ def _options(verb: click.Command) -> set[str]:
 @click.option("--steps", default=None, metavar="LIST", help="Only these steps: 10,20 or 100:200.")
 @click.option("--key", default=None, metavar="FIELD", help="Match particles by these IDs.")
 @click.option(
-    "--period", default=None, metavar="L[,L,L]", help="Box length: positions compare on the circle."
+    "--period",
+    multiple=True,
+    callback=joined_periods,
+    metavar="L[,L,L]",
+    help="Box length: positions compare on the circle.",
 )
 @format_options
 @device_options

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import itertools
 import os
 from collections.abc import Iterable
@@ -131,7 +132,7 @@ class Summary:
         if request.key is not None and not said.keyed:
             raise _without_ids(request, found.fields())
         if settings.periods.axes or settings.periods.named:
-            notes.append(self._circles())
+            notes += self._circles()
         if settings.by_values:
             notes += _of_two_types(found.fields())
         provenance_a, said_a = _provenance(a)
@@ -158,18 +159,37 @@ class Summary:
             _again=again,
         )
 
-    def _circles(self) -> str:
-        """The note about fields on circles. Raises Incomparable where there is none."""
-        periodic = self._found.remarks.periodic
+    def _circles(self) -> list[str]:
+        """Notes about fields on circles, and about periods without one. Raises Incomparable where no field
+        lies on a circle.
+        """
+        periods, periodic = self._request.settings.periods, self._found.remarks.periodic
+        compared = {f.field: f for _, f in self._found.fields()}.values()
+        unused = [
+            glob
+            for glob, lengths in periods.named
+            if any(lengths) and not any(fnmatch.fnmatchcase(name, glob) for name in periodic)
+        ]
+        why = {
+            glob: [said for f in compared if (said := periods.why_not(f.field, f.dtype, f.shape, glob))]
+            for glob in unused
+        }
         if not periodic:
-            named = [glob for glob, _ in self._request.settings.periods.named]
-            why = f"no name matches {names(map(repr, named))}" if named else "no name is that of positions"
-            raise Incomparable(
-                f"there is no field for the period: {why}", where=self._request.a.label,
-                fix="say which: --period field=10x10x20",
-            )  # fmt: skip
+            known = [one for said in why.values() for one in said]
+            known += [said for f in compared if (said := periods.why_not(f.field, f.dtype, f.shape))]
+            fix = "leave the period out, or name other fields: --period field=10x10x20"
+            if not known:
+                named = names(repr(glob) for glob, _ in periods.named)
+                known = [f"no name matches {named}" if named else "no name is that of positions"]
+                fix = "say which: --period field=10x10x20"
+            what = f"there is no field for the period: {known[0]}"
+            raise Incomparable(what, where=self._request.a.label, fix=fix)
         said = ", ".join(f"{n} ({'x'.join(f'{p:g}' for p in v)})" for n, v in list(periodic.items())[:8])
-        return f"compared on the circle: {said}"
+        without = [
+            f"the period for {glob!r} has no effect: {reasons[0] if reasons else 'no other name matches it'}"
+            for glob, reasons in why.items()
+        ]
+        return [f"compared on the circle: {said}", *without]
 
 
 def _twice(a: Subject, b: Subject) -> list[str]:

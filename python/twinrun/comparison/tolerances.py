@@ -32,6 +32,7 @@ import fnmatch
 import functools
 import math
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,6 +40,7 @@ from typing import Any
 from ..arguments import tolerance_number
 from ..documents import nearest, read_toml
 from ..errors import Incomparable, TwinrunError, in_short, in_words_of_the_caller
+from ..formats.element_types import FLOATING
 from .renames import Rename
 
 __all__ = [
@@ -70,6 +72,8 @@ _KEYS = frozenset(
 )
 _MOST_ULPS = (1 << 64) - 2
 _MOST_COMPONENTS = 4
+# Of a circle. Below it float64 has fewer digits than usual, and no turn can be counted.
+_LEAST_LENGTH = sys.float_info.min
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,8 @@ def parse_steps(text: str, what: str = "steps") -> Callable[[int | None], bool]:
     for part in text.split(","):
         low, colon, high = part.strip().partition(":")
         try:
+            if "_" in part:  # Python takes 1_0 for 10
+                raise ValueError
             first = int(low) if low.strip() else None
             last = (int(high) if high.strip() else None) if colon else first
         except ValueError:
@@ -455,6 +461,8 @@ def _lengths(entry: Mapping[str, Any], wrong: _Wrong) -> tuple[float, ...]:
     found = tuple(_length(length, refuse) for length in lengths)
     if not any(found):
         raise refuse()
+    if any(0 < length < _LEAST_LENGTH for length in found):
+        raise wrong("period", f"at least {_LEAST_LENGTH:.3g}: no circle can be shorter")
     return found
 
 
@@ -533,6 +541,22 @@ class Periods:
             return self.axes
         return ()
 
+    def why_not(self, name: str, dtype: str, shape: tuple[int, ...], glob: str | None = None) -> str:
+        """Why a field that a period is for lies on no circle; "": no period is for it, or it lies on one.
+
+        glob: the period to ask for, of `named`; None: the one by axis.
+        """
+        if not (fnmatch.fnmatchcase(name, glob) if glob is not None else self.axes and is_position(name)):
+            return ""
+        if dtype not in FLOATING:
+            return f"{name!r} is of type {dtype}, and only floating-point numbers have a period"
+        if glob is not None or any(self.of(name, shape)):
+            return ""
+        given = f"{len(self.axes)} lengths were given, one an axis"
+        if name.lower().rsplit("/", 1)[-1].removeprefix("position_").removeprefix("pos_") in _AXES:
+            return f"{name!r} is along an axis without a length: {given}"
+        return f"{name!r} has shape {list(shape)}, and {given}: its last axis must have as many components"
+
 
 def parse_periods(text: str) -> Periods:
     """'62.5', '10,10,20' (by axis), 'Coordinates=62.5,pos_*=10x10x20' (by field).
@@ -544,14 +568,23 @@ def parse_periods(text: str) -> Periods:
         found = []
         for word in part.split(separator):
             try:
-                value = float(word)
+                # Python takes 1_0 for 10, which is more likely a slip.
+                value = math.nan if "_" in word else float(word)
             except ValueError:
                 value = math.nan
-            if value < 0:
-                raise too_short()
             if not math.isfinite(value):
                 raise TwinrunError(
                     f"period {text!r} is not understood", fix="write 62.5, or 10,10,20, or pos=10x10x20"
+                )
+            if value < 0:
+                raise TwinrunError(
+                    f"period {in_short(text)}: a length must not be negative, and {word.strip()} is",
+                    fix="give the length of the box; 0 is for an axis without one: 10x10x0",
+                )
+            if 0 < value < _LEAST_LENGTH:
+                raise TwinrunError(
+                    f"period {in_short(text)}: no circle can be as short as {word.strip()}",
+                    fix=f"give the length of the box, at least {_LEAST_LENGTH:.3g}",
                 )
             found.append(value)
         if len(found) > _MOST_COMPONENTS:

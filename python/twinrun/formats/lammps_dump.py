@@ -31,7 +31,7 @@ from .facts import Fact
 from .files import open_regular, read_exact
 from .frames import Frame, add_frames
 from .model import Extent, Field, FileContent, Format, coded, decoded, header_field
-from .texts import is_beyond
+from .texts import is_beyond, real_number
 
 if TYPE_CHECKING:
     import numpy as np
@@ -457,7 +457,7 @@ def _number(line: str | None, item: str, path: str) -> int:
 
 def _real(line: str | None, item: str, path: str) -> float:
     try:
-        return float(line or "")
+        return real_number(line or "")
     except ValueError:
         raise DamagedFile(f"{item}: {(line or '')[:40]!r} is not a number", where=path) from None
 
@@ -482,10 +482,10 @@ def _table(lines: _Lines, columns: list[str], atoms: int, path: str, what: str) 
 
 def _is_number(word: str) -> bool:
     try:
-        float(word)
+        real_number(word)
     except ValueError:
         return False
-    return "_" not in word
+    return True
 
 
 class _Blocks:

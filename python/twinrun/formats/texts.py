@@ -32,6 +32,7 @@ __all__ = [
     "never_tolerated",
     "object_text",
     "printable",
+    "real_number",
     "repr_is_complete",
     "text_array",
     "text_digests",
@@ -173,6 +174,13 @@ def text_array(array: np.ndarray) -> np.ndarray:
     flat = array.reshape(-1)
     # tolist() would turn elements of type void into bytes
     return text_digests(list(flat) if array.dtype.kind == "V" else plain_items(flat)).reshape(*array.shape, 2)
+
+
+def real_number(word: str | bytes) -> float:
+    """The number that a word of a file is. Raises ValueError for what is none, as 1_0, which Python reads."""
+    if (b"_" if isinstance(word, bytes) else "_") in word:  # type: ignore[operator]
+        raise ValueError(f"{word!r:.40} is no number")
+    return float(word)
 
 
 def is_beyond(word: bytes, number: float) -> bool:

@@ -10,6 +10,7 @@ import binascii
 import functools
 import lzma
 import math
+import re
 import struct
 import threading
 import zlib
@@ -23,7 +24,7 @@ from .element_types import ITEMSIZE, storage_dtype
 from .files import open_regular, read_exact
 from .model import Extent, Field, checked_shape, decoded
 from .texts import is_beyond
-from .vtk_header import Array, Document, integer_of, read_document
+from .vtk_header import Array, Document, integer_of, is_real, read_document
 
 if TYPE_CHECKING:
     import numpy as np
@@ -358,6 +359,25 @@ def _shape(tuples: tuple[int, ...] | None, components: int, numbers: int) -> tup
     return (*tuples, components) if components > 1 else tuples
 
 
+def _wrong_word(words: list[bytes], name: str, dtype: str, path: str) -> DamagedFile:
+    """The error for the first word that is no number of a type."""
+    whole = dtype[0] in "iu"
+    for word in words:
+        text = word[:40].decode("utf-8", "backslashreplace")
+        if not re.fullmatch(rb"[+-]?[0-9]+", word) if whole else not is_real(word):
+            kind = "whole number" if whole else "number"
+            return DamagedFile(f"array {name!r}: {text!r} is no {kind}", where=path)
+        if whole and not _fits(word, dtype):
+            return DamagedFile(f"array {name!r}: {text} is too large for its type, {dtype}", where=path)
+    return DamagedFile(f"array {name!r} has words that are no numbers", where=path)
+
+
+def _fits(word: bytes, dtype: str) -> bool:
+    """Whether a whole number is within the range of a type."""
+    limits = np.iinfo(storage_dtype(dtype))
+    return len(word) < 40 and int(limits.min) <= int(word) <= int(limits.max)
+
+
 def text_field(
     source: File,
     array: Array,
@@ -388,8 +408,10 @@ def text_field(
         try:
             number = int if dtype[0] in "iu" else float
             made = np.array([number(w) for w in words], storage_dtype(dtype))
-        except (ValueError, OverflowError) as error:
-            raise DamagedFile(f"array {name!r}: {error}", where=path) from None
+        except (ValueError, OverflowError):
+            raise _wrong_word(words, name, dtype, path) from None
+        if any(b"_" in w for w in words):  # Python takes 1_0 for 10
+            raise _wrong_word(words, name, dtype, path)
         for at in np.flatnonzero(np.isinf(made)):
             if is_beyond(words[at], float(made[at])):
                 text = words[at][:40].decode("utf-8", "backslashreplace")

@@ -14,8 +14,9 @@ from xml.parsers import expat
 
 from ..errors import DamagedFile, Unsupported
 from .files import read_exact
+from .texts import real_number
 
-__all__ = ["Array", "Document", "Piece", "extent_of", "integer_of", "read_document"]
+__all__ = ["Array", "Document", "Piece", "extent_of", "integer_of", "is_real", "read_document", "reals"]
 
 _SECTIONS = (
     "PointData",
@@ -199,6 +200,24 @@ def integer_of(attributes: dict[str, str], name: str, where: str, default: int |
     if not re.fullmatch(r"\d{1,18}", text):
         raise DamagedFile(f"{name}={text[:40]!r} is not a number", where=where)
     return int(text)
+
+
+def reals(words: list[str], where: str) -> list[float]:
+    """Numbers of a header. Raises DamagedFile for a word that is none."""
+    try:
+        return [real_number(word) for word in words]
+    except ValueError:
+        wrong = next(word for word in words if not is_real(word))
+        raise DamagedFile(f"{wrong[:40]!r} is no number", where=where) from None
+
+
+def is_real(word: str | bytes) -> bool:
+    """Whether a word is a number."""
+    try:
+        real_number(word)
+    except ValueError:
+        return False
+    return True
 
 
 def extent_of(attributes: dict[str, str], name: str, where: str) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -19,7 +19,7 @@ from .files import open_regular, read_exact
 from .layout import Stored, bytes_field
 from .model import Extent, Field, FileContent, Format, checked_shape, coded, header_field
 from .vtk_arrays import File, text_field
-from .vtk_header import Array, Document
+from .vtk_header import Array, Document, reals
 
 if TYPE_CHECKING:
     import numpy as np
@@ -111,7 +111,8 @@ class _Cursor:
             piece = read_exact(self._file, self.at, min(1 << 20, self.size - self.at), self.path, "numbers")
             if not piece:
                 if left:
-                    raise DamagedFile(f"{left} numbers are missing at its end", where=self.path)
+                    missing = "1 number is missing" if left == 1 else f"{left} numbers are missing"
+                    raise DamagedFile(f"{missing} at its end", where=self.path)
                 break
             letters = np.frombuffer(piece, np.uint8) > 32
             before = np.concatenate([[inside], letters[:-1]])
@@ -186,7 +187,7 @@ class _Reader:
             elif word == "DIMENSIONS":
                 self._grid = tuple(_number(w, self._path) for w in self._rest(words, 3))[::-1]
             elif word in ("ORIGIN", "SPACING", "ASPECT_RATIO"):
-                numbers = map(float, self._rest(words, 3))
+                numbers = reals(self._rest(words, 3), self._path)
                 self._content.add(
                     header_field("Origin" if word == "ORIGIN" else "Spacing", numbers, self._path)
                 )

@@ -26,7 +26,7 @@ from .element_types import storage_dtype
 from .files import open_regular
 from .model import LARGEST, Field, FileContent, Format, checked_shape, decoded, header_field
 from .vtk_arrays import KEPT, TYPES, File, array_field, open_vtk_file
-from .vtk_header import Array, Piece, extent_of, integer_of
+from .vtk_header import Array, Piece, extent_of, integer_of, reals
 
 if TYPE_CHECKING:
     import numpy as np
@@ -158,7 +158,7 @@ def open_vtk(path: str) -> FileContent:
     if kind == "ImageData":
         for name in ("Origin", "Spacing", "Direction"):
             if name in document.whole:
-                content.add(header_field(name, map(float, document.whole[name].split()), path))
+                content.add(header_field(name, reals(document.whole[name].split(), path), path))
     _add_field_data(content, source)
     content.say("", "(data set)", kind)
     for section in ("PointData", "CellData"):

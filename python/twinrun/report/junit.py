@@ -92,7 +92,11 @@ def _cases_of_attributes(c: Comparison | GoldenCheck, run: str) -> list[_Case]:
         return []
     if not c.attributes:
         case = _Case(_label(run, None), "attributes", 0.0)
-        case.output = (f"{c.attributes_compared} attributes agree",)
+        case.output = (
+            "1 attribute agrees"
+            if c.attributes_compared == 1
+            else f"{c.attributes_compared} attributes agree",
+        )
         return [case]
     places: dict[tuple[int | None, int], list[str]] = {}
     for d in c.attributes:

@@ -705,3 +705,61 @@ def test_flat_is_of_one_step(tmp_path: Path) -> None:
     assert part.out == f"wrote 1 byte to {tmp_path / 'part'}\n"
     shown = " ".join(command("restore", "--help").out.split())
     assert "a folder step-N of TO for each step; with --flat one step comes into TO itself" in shown
+
+
+def test_what_is_no_file_has_words_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "out" / "empty").mkdir(parents=True)
+    (tmp_path / "out" / "x_0.bin").write_bytes(b"abc")
+    (tmp_path / "out" / "ln").symlink_to("x_0.bin")
+    record = tmp_path / "record"
+    twinrun.pack(tmp_path / "out", record)
+    for name in ("ln", "empty"):
+        done = command("restore", record, tmp_path / "no", "--step", "0", "--field", name)
+        assert done.status == 2 and f"{name!r} of step 0 is a link, a folder or" in done.err, done
+    done = command("restore", record, tmp_path / "no", "--step", "0", "--field", "nope")
+    assert done.status == 2 and "has no 'nope'; it has empty, ln, x_0.bin" in done.err, done
+    (tmp_path / "there").write_text("mine")
+    done = command("restore", record, tmp_path / "there", "--step", "0", "--field", "x_0.bin")
+    assert done.status == 2 and "is there already; name another file, or remove it" in done.err, done
+    done = command("restore", record, tmp_path / "back")
+    assert done.out.startswith("wrote 2 files and 1 empty folder below "), done
+
+
+@pytest.mark.parametrize("options", [["--json"], []])
+def test_packing_goes_on_where_its_report_is_not_read(tmp_path: Path, options: list[str]) -> None:
+    (tmp_path / "out").mkdir()
+    for step in range(4):
+        (tmp_path / "out" / f"x_{step}.bin").write_bytes(bytes(5000))
+    record = tmp_path / "record"
+    reader, writer = os.pipe()
+    os.close(reader)
+    line = [sys.executable, "-m", "twinrun", "pack", str(tmp_path / "out"), str(record), *options]
+    done = subprocess.run(line, stdout=writer, stderr=subprocess.PIPE, text=True)
+    os.close(writer)
+    assert (
+        done.returncode == 2 and "packing was finished (4 steps), but the report could not be" in done.stderr
+    ), done
+    assert len(twinrun.restore(record, tmp_path / "back")) == 4
+
+
+def test_a_record_beside_files_of_others_changes_none(tmp_path: Path) -> None:
+    record = tmp_path / "record"
+    others = {record / "mine.txt": b"mine", record / "step-0000000000" / "rank.txt": b"mine too"}
+    for path, content in others.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    for step in range(3):
+        (tmp_path / "out").mkdir(exist_ok=True)
+        (tmp_path / "out" / f"x_{step}.bin").write_bytes(bytes([step]) * 5000)
+    twinrun.pack(tmp_path / "out", record)
+    assert twinrun.verify(record)
+    assert len(twinrun.restore(record, tmp_path / "back")) == 3
+    twinrun.compact(record, keep_last=1)
+    assert twinrun.verify(record)
+    assert {path: path.read_bytes() for path in others} == others
+
+
+def test_an_empty_name_of_a_report(tmp_path: Path) -> None:
+    (tmp_path / "x.npy").write_bytes(b"")
+    done = command("compare", tmp_path / "x.npy", tmp_path / "x.npy", "--json", "")
+    assert done.status == 2 and "--json names no file: its name is empty" in done.err, done

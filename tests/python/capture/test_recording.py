@@ -6,6 +6,7 @@ import filecmp
 import json
 import os
 import random
+import shutil
 import sys
 from pathlib import Path
 
@@ -264,6 +265,52 @@ def test_commands(tmp_path: Path) -> None:
     for wrong in (["--chunk", "100"], ["--method", "best"], ["--compress", "none", "--xor"]):
         failed = command("pack", str(run), str(tmp_path / "wrong"), *wrong)
         assert failed.status == 2 and failed.err
+
+
+@pytest.mark.parametrize("how", ["missing", "longer", "changed", "no folder"])
+def test_a_restored_step_that_is_not_whole_any_more_is_said(tmp_path: Path, how: str) -> None:
+    twinrun.pack(captured(tmp_path / "run", states(3)), tmp_path / "record")
+    back = tmp_path / "back"
+    assert len(twinrun.restore(tmp_path / "record", back, steps=[0, 10])) == 4
+    assert twinrun.restore(tmp_path / "record", back, steps=[0, 10]) == []
+    data = back / "step-0000000010" / "rank-00000.data"
+    if how == "missing":
+        data.unlink()
+    elif how == "longer":
+        with data.open("ab") as file:
+            file.write(b"??")
+    elif how == "changed":
+        with data.open("r+b") as file:
+            file.seek(100)
+            file.write(b"?")
+    else:
+        shutil.rmtree(data.parent)
+    for chosen in ([], ["--step", "10"]):
+        done = command("restore", str(tmp_path / "record"), str(back), *chosen)
+        assert (done.status, done.out) == (2, ""), done
+        assert "step-0000000010/rank-00000." in done.err and "restore again" in done.err
+    assert command("restore", str(tmp_path / "record"), str(back), "--step", "20").status == 0
+    shutil.rmtree(back)  # as the message says
+    assert len(twinrun.restore(tmp_path / "record", back)) == 6
+    assert twinrun.verify(back)
+
+
+def test_nothing_is_restored_into_a_record(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "x_0001.bin").write_bytes(b"of a program")
+    twinrun.pack(tmp_path / "out", tmp_path / "files")
+    twinrun.pack(captured(tmp_path / "run", states(1)), tmp_path / "steps")
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "files")
+    for record in (tmp_path / "files", tmp_path / "steps"):
+        for target in (record, record / "in it", tmp_path / "files", tmp_path / "steps", link):
+            before = sorted(tmp_path.rglob("*"))
+            with pytest.raises(twinrun.TwinrunError, match="name another folder"):
+                twinrun.restore(record, target)
+            assert sorted(tmp_path.rglob("*")) == before
+    with pytest.raises(twinrun.TwinrunError, match="name another folder"):
+        twinrun.write_part(tmp_path / "steps", 0, "x", tmp_path / "steps" / "x.bin")
+    assert twinrun.verify(tmp_path / "files") and twinrun.verify(tmp_path / "steps")
 
 
 def test_what_compact_says_and_refuses(tmp_path: Path) -> None:

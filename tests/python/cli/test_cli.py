@@ -241,7 +241,13 @@ def test_sizes(text: str, size: int) -> None:
     assert SIZE.convert(text, None, None) == size
 
 
-@pytest.mark.parametrize("text", ["nan", "-nan", "inf", "-inf"])
+@pytest.mark.parametrize("text", ["1_0", "1_0M", "1_0.5k"])
+def test_no_size_takes_what_only_python_reads(text: str) -> None:
+    with pytest.raises(click.UsageError, match="is not a size"):
+        SIZE.convert(text, None, None)
+
+
+@pytest.mark.parametrize("text", ["nan", "-nan", "inf", "-inf", "1_0"])
 def test_no_range_takes_what_is_no_finite_number(text: str) -> None:
     tried = 0
     for verb, context in each_command(cli, click.Context(cli, info_name="twinrun", **cli.context_settings)):

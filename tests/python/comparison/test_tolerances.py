@@ -184,9 +184,69 @@ def test_positions_by_name() -> None:
     # One axis may be open; a period that has no length at all is a mistake.
     assert parse_periods("10,10,0").axes == (10.0, 10.0, 0.0)
     assert parse_periods("u=0,v=3").of("u", (3,)) == (0.0,)
-    for empty in ("0", "u=0", "0,0,0", "u=0x0,v=0", "-3", "u=-3", "u=5x-1"):
+    for empty in ("0", "u=0", "0,0,0", "u=0x0,v=0"):
         with pytest.raises(TwinrunError, match="has no length above 0; give the length of the box"):
             parse_periods(empty)
+    for negative in ("-3", "u=-3", "u=5x-1", "10,-1,3"):
+        with pytest.raises(TwinrunError, match=r"a length must not be negative, and -[13] is"):
+            parse_periods(negative)
+    for short in ("5e-324", "10,1e-310", "u=2e-308"):
+        with pytest.raises(TwinrunError, match=r"no circle can be as short as .*at least 2\.23e-308"):
+            parse_periods(short)
+    for slip in ("1_0", "x=1_0", "10,1_0"):
+        with pytest.raises(TwinrunError, match="is not understood"):
+            parse_periods(slip)
+
+
+@pytest.mark.parametrize(
+    "field, values, period, reason",
+    [
+        ("pos", np.zeros((10, 3)), "10,10", r"'pos' has shape \[10, 3\], and 2 lengths were given"),
+        ("x", np.arange(4), "10", "'x' is of type i64, and only floating-point numbers have a period"),
+        ("x", np.arange(4), "x=10", "'x' is of type i64, and only floating-point numbers have a period"),
+        ("z", np.zeros(4), "10,10", "'z' is along an axis without a length: 2 lengths were given"),
+        ("u", np.zeros(4), "10", "no name is that of positions"),
+        ("u", np.zeros(4), "x=10", "no name matches 'x'"),
+    ],
+)
+def test_why_a_period_has_no_field(field: str, values: np.ndarray, period: str, reason: str) -> None:
+    with pytest.raises(Incomparable, match=f"there is no field for the period: {reason}"):
+        twinrun.compare({field: values}, {field: values}, period=period)
+
+
+@pytest.mark.parametrize("slip", ["1_0", "1,1_0", "1_0:", "0:1_0"])
+def test_no_step_is_written_with_an_underscore(slip: str) -> None:
+    x = {"x": np.zeros(3)}
+    with pytest.raises(TwinrunError, match="are not understood"):
+        twinrun.compare(x, x, steps=slip)
+
+
+@pytest.mark.parametrize("length", ["5e-324", "[10.0, 1e-310]"])
+def test_no_rule_has_a_length_that_no_circle_can_have(tmp_path: pathlib.Path, length: str) -> None:
+    path = rules(tmp_path, f'[[tolerance]]\nfield = "x"\nperiod = {length}\n')
+    with pytest.raises(TwinrunError, match=r"period must be at least 2\.23e-308: no circle can be shorter"):
+        read_tolerances(path)
+
+
+def test_a_period_without_effect_is_noted() -> None:
+    fields = {"x": np.zeros(4), "n": np.arange(4)}
+    notes = twinrun.compare(fields, fields, period="x=10,n=3,w=2,v=0").notes
+    assert notes == [
+        "compared on the circle: x (10)",
+        "the period for 'n' has no effect: 'n' is of type i64, and only floating-point numbers have a period",
+        "the period for 'w' has no effect: no other name matches it",
+    ]
+
+
+def test_periods_given_several_times_all_hold(tmp_path: pathlib.Path) -> None:
+    for name, shift in (("a", 0.0), ("b", 1.0)):
+        np.savez(tmp_path / f"{name}.npz", pos=np.ones(3) + 10 * shift, vel=np.ones(3) + 3 * shift)
+    runs = (str(tmp_path / "a.npz"), str(tmp_path / "b.npz"))
+    done = command("compare", *runs, "--period", "pos=10", "--period", "vel=3", "--atol", "1e-9")
+    assert done.status == 0 and "pos (10), vel (3)" in done.out, done
+    for twice in (["10", "20"], ["pos=10", "20"]):
+        done = command("compare", *runs, "--period", twice[0], "--period", twice[1])
+        assert done.status == 2 and "--period was given 2 times" in done.err, done
 
 
 @pytest.mark.parametrize("wrong", [0, 0.0, (0.0, 0.0), "u=0"])

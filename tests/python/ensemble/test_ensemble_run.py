@@ -541,3 +541,15 @@ def test_commands(tmp_path: Path) -> None:
         check_error(command("ensemble", *arguments))
     with pytest.raises(MissingFile):
         runner.run_study(None, tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    "number, said", [(1, "1 attempt was interrupted"), (2, "2 attempts were interrupted")]
+)
+def test_attempts_are_counted(number: int, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from twinrun.ensemble.run import runner
+
+    found = {"study": "s", "ended": 3, "tasks": 3, "runner_at_work": False, "by_status": {"ok": 3}, "running": [],
+             "interrupted_attempts": number, "contradicted": 0, "seconds_left": None}  # fmt: skip
+    monkeypatch.setattr(runner, "status_of", lambda _: found)
+    assert said in command("ensemble", "status", "s").out

@@ -418,3 +418,15 @@ def test_numbers_beyond_float64_are_refused(tmp_path: Path) -> None:
         path.write_text(text.format(value))
         with open_file(path) as content:
             np.testing.assert_array_equal(content.fields["x"].elements(), [0.5, float(value)])
+
+
+def test_a_box_of_words_that_are_no_numbers(tmp_path: Path) -> None:
+    """Python reads 1_0 as 10."""
+    path = tmp_path / "a.dump"
+    for box, time in (("0 1_0", "1"), ("0 10", "1_0")):
+        path.write_text(
+            f"ITEM: TIMESTEP\n0\nITEM: TIME\n{time}\nITEM: NUMBER OF ATOMS\n1\n"
+            f"ITEM: BOX BOUNDS pp pp pp\n{box}\n0 1\n0 1\nITEM: ATOMS id x\n1 0.5\n"
+        )
+        with pytest.raises(DamagedFile, match="'1_0' is not a number"), open_file(path):
+            pass

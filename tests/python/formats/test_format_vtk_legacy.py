@@ -276,7 +276,7 @@ def test_contradictions(tmp_path):
         ("VECTORS v float", "VECTORS v variant", "type 'variant'"),
         ("VECTORS v float", "WORDS v float", "not a section"),
         ("VECTORS v float", "VECTORS v", "lacks an argument"),
-        ("11 12", "11", "numbers are missing"),
+        ("11 12", "11", "1 number is missing"),
         ("# vtk", "# xyz", "does not begin"),
         ("x 1 6 float", "x 1 999999999 float", "999999999 numbers"),
         ("CELL_DATA 2", "a" * 5000, "a line of more than"),
@@ -319,3 +319,26 @@ def test_numbers_beyond_their_type_are_refused(tmp_path: Path) -> None:
         with open_file(path) as content:
             expected = np.array([1, float(value)], "f8" if kind == "double" else "f4")
             np.testing.assert_array_equal(content.fields["PointData/u"].elements(), expected)
+
+
+def test_words_that_are_no_numbers(tmp_path: Path) -> None:
+    """Python reads 1_0 as 10."""
+    text = (
+        "# vtk DataFile Version 3.0\nt\nASCII\nDATASET STRUCTURED_POINTS\nDIMENSIONS 2 1 1\nORIGIN 0 0 0\n"
+        "SPACING {} 1 1\nPOINT_DATA 2\nSCALARS u {} 1\nLOOKUP_TABLE default\n{}\n"
+    )
+    path = tmp_path / "a.vtk"
+    for kind, word, said in (
+        ("double", "1_0", "'1_0' is no number"),
+        ("int", "1_0", "'1_0' is no whole number"),
+        ("int", "0x10", "'0x10' is no whole number"),
+    ):
+        path.write_text(text.format("1", kind, f"2 {word}"))
+        with open_file(path) as content, pytest.raises(DamagedFile, match=said):
+            content.fields["PointData/u"].elements()
+    path.write_text(text.format("1_0", "int", "1 2"))
+    with pytest.raises(DamagedFile, match=r"a\.vtk: '1_0' is no number"), open_file(path):
+        pass
+    path.write_text(text.format("1", "int", "2"))
+    with pytest.raises(DamagedFile, match="1 number is missing at its end"), open_file(path):
+        pass

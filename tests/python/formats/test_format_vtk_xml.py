@@ -191,9 +191,13 @@ def test_numbers_as_text(tmp_path):
         with open_file(path) as content:
             check_content(content, {"PointData/x": array}, in_extents=False)
     for kind, text, words in (
-        ("Int8", "1 128", "out of bounds|too large"),
-        ("Int8", "1 2.5", "invalid literal"),
-        ("Float64", "1 x", "could not convert"),
+        ("Int8", "1 128", "128 is too large for its type, i8"),
+        ("Int8", "1 " + "9" * 5000, "9 is too large for its type, i8"),
+        ("Int8", "1 2.5", "'2.5' is no whole number"),
+        ("Int32", "1 0x10", "'0x10' is no whole number"),
+        ("Int32", "1_0 2", "'1_0' is no whole number"),
+        ("Float64", "1 x", "'x' is no number"),
+        ("Float32", "2 1_0", "'1_0' is no number"),
         ("Float64", "1 2 3", "has 3 numbers; 2 are"),
         ("Float64", "1", "2 numbers in 1 bytes"),
     ):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 import twinrun
 from twinrun import golden
 from twinrun.report.github import annotation_lines, error_annotation, summary, write_summary
-from twinrun.report.junit import junit_text, junit_text_of_error, write_junit
+from twinrun.report.junit import _cases_of_attributes, junit_text, junit_text_of_error, write_junit
 
 # The schema of Jenkins' xUnit plugin (junit-10.xsd), as far as it binds these reports: {element: (attributes that it must
 # have, others that it may have, children)}.
@@ -188,3 +189,9 @@ def test_summary(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert all(len(re.findall(r"(?<!\\)\|", row)) == 7 for row in rows)
     monkeypatch.delenv("GITHUB_STEP_SUMMARY")
     assert not write_summary(result)
+
+
+@pytest.mark.parametrize("number, said", [(1, "1 attribute agrees"), (2, "2 attributes agree")])
+def test_attributes_are_counted(number: int, said: str) -> None:
+    (case,) = _cases_of_attributes(SimpleNamespace(attributes_compared=number, attributes=[]), "run")
+    assert case.output == (said,)
