@@ -182,16 +182,21 @@ def _kept(
 
 
 def _save_opened(
-    request: _Request, subject: Subject, place: Place, present: Opened, particles: Collection[str] = ()
+    request: _Request,
+    subject: Subject,
+    place: Place,
+    present: Opened,
+    particles: Collection[str] = (),
+    kept_by_id: Collection[str] = (),
 ) -> _Saved | None:
-    """Keeps a place. particles: names of fields that are kept by ID. None where nothing is left
-    beside them.
+    """Keeps a place. particles: names of fields that belong to particles. kept_by_id: those of them that
+    are kept. None where nothing is left beside them.
     """
     refs, left_out = request.fields_of(present, place[0])
     request.refuse(present.skipped, place[0])
     request.check_data(present, place[0])
     named = request.fields is not None
-    names = [r.name for r in refs]
+    names = {*(r.name for r in refs), *kept_by_id}
     attributes = saved_attributes(present, names, named, request.ignored_attributes)
     refs = [ref for ref in refs if ref.name not in particles]
     if not refs and not particles:
@@ -223,8 +228,9 @@ def _save_step(
         if refs:
             keys = {name: kind.key for kind in kinds for name in kind.fields}
             yield _kept(request, subject.label, (step, 0), refs, keys)
+        kept = rows.kept(chosen.__contains__)
         for rank, present in opened:
-            saved = _save_opened(request, subject, (step, rank), present, rows.names)
+            saved = _save_opened(request, subject, (step, rank), present, rows.names, kept)
             if saved is not None:
                 yield saved
 
