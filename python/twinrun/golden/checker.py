@@ -36,7 +36,7 @@ from .manifest import GoldenFieldFacts, GoldenPlace, Manifest
 from .particles import Rows, chosen_rows, identity, in_order, rows_by_id, with_ids
 from .remote import copied
 from .result import GoldenCheck, GoldenField, GoldenProblem
-from .rules import needs_values, rule_settings
+from .rules import needs_values, rule_settings, without_circle
 from .selection import attribute_globs, chosen_places, field_globs, is_chosen, unmet
 from .values import KeptValues
 
@@ -61,6 +61,7 @@ class _Request:
     periods: Periods = field(default_factory=Periods)
     name: str | None = None  # of the golden files, where the folder has copies of them
     copies: Copies | None = None  # of golden files in a store: each is copied when it is needed
+    on_circles: set[str] = field(default_factory=set)  # fields that `periods` gives lengths, as they are met
 
     @property
     def label(self) -> str:
@@ -81,6 +82,8 @@ class _Request:
         settings = Settings(atol=found.atol, rtol=found.rtol, equal_nan=found.equal_nan, ulps=ulps,
                             integers=True, periods=self.periods)  # fmt: skip
         own = settings.decision(ref, ref, None)
+        if own.period:
+            self.on_circles.add(saved.name)
         return replace(own, period=own.period or found.period, component_stride=1)
 
     @property
@@ -758,6 +761,10 @@ def check(
         for glob in unmet(request.fields, met):
             said = f"no field matches {glob!r}; {_fields_kept(manifest)}"
             found.problems.append(GoldenProblem(None, None, None, said))
+    if (request.periods.axes or request.periods.named) and not request.on_circles:
+        found.problems.append(
+            GoldenProblem(None, None, None, str(without_circle(request.periods, subject.label)))
+        )
     return GoldenCheck(
         label,
         subject.label,

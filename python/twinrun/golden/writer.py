@@ -7,7 +7,7 @@ import glob
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .. import _core
@@ -31,7 +31,7 @@ from .folder import file_name, new_folder, old_files, put_in_place, write_new
 from .manifest import MANIFEST, GoldenFieldFacts, GoldenFile, GoldenPlace, Manifest, checksum
 from .particles import rows_by_id
 from .result import SaveFacts
-from .rules import needs_values, rule_settings
+from .rules import needs_values, rule_settings, without_circle
 from .selection import attribute_globs, chosen_places, field_globs, is_chosen, matches, unmet
 from .values import KEEP_VALUES, values_bytes, values_name
 
@@ -49,7 +49,8 @@ _FOLDER = re.compile(r"/[^\s,;:]*/")
 class _Request:
     """What a call of `save` keeps, and within which tolerances: see its parameters.
 
-    reading: how data is digested and read (`golden_bytes`).
+    reading: how data is digested and read (`golden_bytes`). met: the chosen fields that the run has, those
+    that are left out among them.
     """
 
     fields: tuple[str, ...] | None
@@ -61,6 +62,7 @@ class _Request:
     key: str | None
     keep_values: int
     reading: Mapping[str, Any]
+    met: set[str] = field(default_factory=set)
 
     def keeps(self, step: int | None, name: str) -> bool:
         """Whether the caller does not leave a field out; it may still not be among the chosen ones."""
@@ -99,7 +101,10 @@ class _Request:
         """Raises Uncompared where something cannot be kept, and the caller does not leave it out."""
         for name, where, why in entries:
             kept = self.keeps(step, name)
-            if is_chosen(name, self.fields) and kept:
+            if not is_chosen(name, self.fields):
+                continue
+            self.met.add(name)
+            if kept:
                 raise Uncompared.of(name, where, why, "leave it out, by --field or a rule")
 
     def check_data(self, present: Opened, step: int | None) -> None:
@@ -116,6 +121,7 @@ class _Request:
         for name, ref in present.items():
             if not is_chosen(name, self.fields):
                 continue
+            self.met.add(name)
             if self.keeps(step, name):
                 kept.append(read_by_row(ref))
             elif not matches(name, self.leave_out):
@@ -441,8 +447,11 @@ def save(
     notes = [*subject.notes, *without_effect([subject], options)]
     with new_folder(folder) as made:
         saved = _save_places(request, subject, places, made, folder, progress)
-        for glob in unmet(request.fields, (f.name for p in saved for f in p.place.fields)):
+        for glob in unmet(request.fields, request.met):
             raise Incomparable(f"no field to save matches {glob!r}", where=subject.label, fix="check --field")
+        periods = request.settings.periods
+        if (periods.axes or periods.named) and not any(f.period for p in saved for f in p.place.fields):
+            raise without_circle(periods, subject.label)
         provenance, notes_of_it = _kept_provenance(subject)
         manifest = Manifest(
             tuple(p.place for p in saved),
