@@ -586,11 +586,12 @@ def _steps(request: _Request, steps: str | None) -> tuple[list[_Step], list[Gold
 
 
 def _without_damage(request: _Request, found: _Found, of_run: Sequence[Place]) -> _Found:
-    """Data of a history that is not what was captured is damaged, not different.
+    """Data of a history that is not what was captured is damaged: neither different nor the same, however
+    little it changed. All of it is read.
 
     of_run: places whose comparison this is.
     """
-    names = {f.field for f in found.fields if not f}
+    names = {f.field for f in found.fields}
     if request.subject.kind != "history" or not names:
         return found
     for place in of_run:
@@ -598,7 +599,7 @@ def _without_damage(request: _Request, found: _Found, of_run: Sequence[Place]) -
             kept = [ref for name, ref in opened.items() if name in names]
             for name, error in damaged_fields(kept, request.reading["threads"]).items():
                 found.problems.append(GoldenProblem(*place, name, str(error)))
-                found.fields = [f for f in found.fields if f or (f.field, f.rank) != (name, place[1])]
+                found.fields = [f for f in found.fields if (f.field, f.rank) != (name, place[1])]
     return found
 
 
