@@ -27,6 +27,10 @@ class SaveFacts:
         How many files it has.
     fields : int
         How many fields were kept, over all steps and ranks.
+    names : int
+        How many names they have: a field that was kept at several steps or ranks counts once.
+    steps : int
+        How many steps were kept; 0 where the run has none.
     data_bytes : int
         Bytes of the elements that the digests stand for.
     bytes : int
@@ -38,6 +42,8 @@ class SaveFacts:
     path: str
     files: int
     fields: int
+    names: int
+    steps: int
     data_bytes: int
     bytes: int
     notes: list[str]

@@ -16,8 +16,8 @@ from ..arguments import check_settings, checked_path, names_given, own_folder, t
 from ..arithmetic import any_values
 from ..comparison.field import place_text
 from ..comparison.settings import Decision, Settings
-from ..comparison.tolerances import Rule, Tolerances
-from ..errors import Incomparable, TwinrunError, Uncompared, Unsupported, in_words_of_the_caller
+from ..comparison.tolerances import Rule, RulesInUse, Tolerances, read_tolerances
+from ..errors import Incomparable, TwinrunError, Uncompared, Unsupported, in_short, in_words_of_the_caller
 from ..outputs import check_folder
 from ..runs.fields import MOST_UNIFORM, FieldRef
 from ..runs.metadata import damaged_fields
@@ -314,7 +314,11 @@ def save(
     atol: float | None = None,
     rtol: float | None = None,
     ulp: int | None = None,
-    tolerances: Callable[[int | None, str], Rule | tuple[float, float] | None] | None = None,
+    tolerances: str
+    | os.PathLike[str]
+    | Tolerances
+    | Callable[[int | None, str], Rule | tuple[float, float] | None]
+    | None = None,
     key: str | None = None,
     period: str | float | Iterable[float] | None = None,
     keep_values: int = KEEP_VALUES,
@@ -353,9 +357,9 @@ def save(
     ulp : int, default None
         Floating-point numbers that are at most so many representable values apart agree. Needs values: see
         `keep_values`.
-    tolerances : callable, default None
-        `tolerances(step, field)` gives (atol, rtol) of one field, a rule of a file of tolerances, or None for
-        the common tolerance.
+    tolerances : path or callable, default None
+        A file of rules, as for `twinrun.compare`; or `tolerances(step, field)` gives (atol, rtol) of one
+        field, a rule of such a file, or None for the common tolerance.
     key : str, default None
         The field, or a glob of the fields, with the IDs of particles; 'auto' takes what the files say. Their
         rows are kept in the order of the IDs, those of all ranks together, and `check` does the same with
@@ -421,12 +425,24 @@ def save(
     if type(keep_values) is not int or keep_values < 0:
         raise TwinrunError(f"keep_values must be a number of bytes, not {keep_values!r}")
     folder = own_folder(checked_path(output))
+    rules, found = None, tolerances
+    left_out, ignored = tuple(names_given(leave_out, "leave_out")), attribute_globs(ignore_attributes)
+    if isinstance(tolerances, (str, os.PathLike, Tolerances)):
+        rules = _rules_of(tolerances)
+        found, keep = _by_rules(rules, keep, left_out)
+        left_out += tuple(rules.tolerances.skipped())
+        ignored += attribute_globs(rules.tolerances.ignored())
+    elif tolerances is not None and not callable(tolerances):
+        raise TwinrunError(
+            f"tolerances must be a file of rules or a function, not {in_short(tolerances)}",
+            fix="give a path, or a function of step and field",
+        )
     request = _Request(
         field_globs(fields),
-        tuple(names_given(leave_out, "leave_out")),
+        left_out,
         keep,
-        attribute_globs(ignore_attributes),
-        tolerances,
+        ignored,
+        found,
         rule_settings(atol, rtol, ulp, period, tolerate_integers),
         key,
         keep_values,
@@ -472,7 +488,35 @@ def save(
             put_in_place(made, folder, old, manifest)
         except OSError as e:
             raise TwinrunError(f"cannot be written: {e.strerror or e}", where=folder) from None
+    if rules is not None:
+        notes_of_it = [*notes_of_it, *rules.tolerances.notes(rules.met())]
     return _facts_of(saved, folder, len(text), [notes, *(p.notes for p in saved), notes_of_it])
+
+
+def _rules_of(tolerances: str | os.PathLike[str] | Tolerances) -> RulesInUse:
+    """The rules of a file. Raises TwinrunError where golden files cannot follow them."""
+    tolerant = tolerances if isinstance(tolerances, Tolerances) else read_tolerances(tolerances)
+    if tolerant.renames:
+        raise TwinrunError(
+            "[[rename]] is for comparisons of two runs",
+            where=tolerant.source,
+            fix="leave it out: golden files keep names",
+        )
+    return RulesInUse(tolerant)
+
+
+def _by_rules(
+    rules: RulesInUse, keep: Callable[[int | None, str], bool] | None, left_out: Sequence[str]
+) -> tuple[Callable[[int | None, str], Rule | None], Callable[[int | None, str], bool]]:
+    """`tolerances` and `keep` of a call, by the rules of a file. keep, left_out: what the caller gives."""
+
+    def keeps(step: int | None, name: str) -> bool:
+        rule = rules.find(name, step)
+        if rule is not None and rule.skip:
+            return False
+        return keep(step, name) if keep is not None else not matches(name, left_out)
+
+    return lambda step, name: rules.find(name, step), keeps
 
 
 def _facts_of(
@@ -482,6 +526,8 @@ def _facts_of(
         folder,
         sum(len(p.place.files()) for p in saved) + 1,
         sum(len(p.place.fields) for p in saved),
+        len({f.name for p in saved for f in p.place.fields}),
+        len({p.place.step for p in saved} - {None}),
         sum(p.data_bytes for p in saved),
         sum(f.bytes for p in saved for f in p.place.files()) + manifest_bytes,
         list(dict.fromkeys(note for some in notes for note in some)),

@@ -119,7 +119,8 @@ def print_golden(console: Console, c: GoldenCheck) -> None:
     """Prints notes, problems, table, elements, and the verdict last."""
     for note in c.notes[:10]:
         console.print(Text(one_line(f"note: {note}")), soft_wrap=True, style="dim")
-    for p in c.problems[:10]:
+    # A problem that is alone is in the verdict.
+    for p in c.problems[:10] if len(c.problems) > 1 or c.fields else []:
         console.print(Text(one_line(f"not compared: {_said(c, p)}")), soft_wrap=True, style="yellow")
     if len(c.problems) > 10:
         console.print(

@@ -384,3 +384,30 @@ def test_a_field_that_a_rule_leaves_out_is_met(tmp_path: Path) -> None:
     golden.save(tmp_path / "a.npz", tmp_path / "g", fields=["x", "y"], leave_out="x")
     with pytest.raises(twinrun.Incomparable, match="no field to save matches 'z'"):
         golden.save(tmp_path / "a.npz", tmp_path / "g", fields=["x", "y", "z"], leave_out="x")
+
+
+def test_save_takes_a_file_of_rules(tmp_path: Path) -> None:
+    a = {"x": np.arange(3.0), "y": np.arange(3.0), "z": np.arange(3.0)}
+    rules = tmp_path / "rules.toml"
+    rules.write_text(
+        '[[tolerance]]\nfield = "x"\natol = 0.5\n[[tolerance]]\nfield = "y"\nskip = true\n'
+        '[[tolerance]]\nfield = "nothing"\natol = 1\n'
+    )
+    for named in (rules, str(rules)):
+        facts = golden.save(a, tmp_path / "g", tolerances=named, leave_out="z")
+        assert facts.names == 1 and any("matched no field" in note for note in facts.notes)
+        assert golden.check(tmp_path / "g", {**a, "x": a["x"] + 0.25, "y": a["y"] + 9}).same
+        assert not golden.check(tmp_path / "g", {**a, "x": a["x"] + 0.75}).same
+    with pytest.raises(twinrun.TwinrunError, match="tolerances must be a file of rules or a function, not 3"):
+        golden.save(a, tmp_path / "g", tolerances=3)
+
+
+def test_save_counts_fields_and_steps(tmp_path: Path) -> None:
+    with twinrun.Run(tmp_path / "a") as run:
+        for step in (1, 2, 3):
+            run.capture(step, {"v": np.arange(3.0)})
+    out = command("golden", "save", tmp_path / "a", "-o", tmp_path / "g").out
+    assert ": 7 files for 1 field at 3 steps, " in out
+    answer = command("golden", "check", tmp_path / "g", tmp_path / "a", "--field", "w")
+    assert answer.status == 2
+    assert answer.out.count("no field matches 'w'; the golden files have 'v'") == 1
