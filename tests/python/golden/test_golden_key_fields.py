@@ -30,7 +30,9 @@ def folder_of_steps(path: Path, x: np.ndarray) -> None:
 
 @pytest.mark.parametrize("saved", [("x",), ("x", "id"), ("id",), ("*",), ()])
 @pytest.mark.parametrize(
-    ("write", "suffix"), [(parquet, ".parquet"), (csv, ".csv"), (folder_of_steps, "")], ids=lambda v: str(v)
+    ("write", "suffix"),
+    [(parquet, ".parquet"), (csv, ".csv"), (folder_of_steps, "")],
+    ids=["parquet", "csv", "folder"],
 )
 def test_a_run_agrees_with_the_fields_that_were_chosen_from_it(tmp_path: Path, write, suffix, saved) -> None:
     a, b = tmp_path / f"a{suffix}", tmp_path / f"b{suffix}"
