@@ -425,14 +425,17 @@ def save(
     if type(keep_values) is not int or keep_values < 0:
         raise TwinrunError(f"keep_values must be a number of bytes, not {keep_values!r}")
     folder = own_folder(checked_path(output))
-    rules, found = None, tolerances
+    rules = None
+    found: Callable[[int | None, str], Rule | tuple[float, float] | None] | None = None
     left_out, ignored = tuple(names_given(leave_out, "leave_out")), attribute_globs(ignore_attributes)
     if isinstance(tolerances, (str, os.PathLike, Tolerances)):
         rules = _rules_of(tolerances)
         found, keep = _by_rules(rules, keep, left_out)
         left_out += tuple(rules.tolerances.skipped())
         ignored += attribute_globs(rules.tolerances.ignored())
-    elif tolerances is not None and not callable(tolerances):
+    elif callable(tolerances):
+        found = tolerances
+    elif tolerances is not None:
         raise TwinrunError(
             f"tolerances must be a file of rules or a function, not {in_short(tolerances)}",
             fix="give a path, or a function of step and field",
