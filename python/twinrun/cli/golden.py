@@ -87,17 +87,8 @@ def save(
     Golden files that golden.json lists there are replaced, no others.
     """
 
-    from ..comparison.tolerances import RulesInUse, Tolerances, read_tolerances
     from ..golden import save as save_run
 
-    tolerant = Tolerances() if tolerances is None else read_tolerances(tolerances)
-    if tolerant.renames:
-        raise TwinrunError(
-            "[[rename]] is for comparisons of two runs",
-            where=tolerances,
-            fix="leave it out: golden files keep names",
-        )
-    rules = RulesInUse(tolerant)
     with progress_bar(quiet) as progress:
         facts = save_run(
             run,
@@ -105,13 +96,11 @@ def save(
             atol=atol,
             rtol=rtol,
             ulp=ulp,
-            tolerances=lambda step, name: rules.find(name, step),
+            tolerances=tolerances,
             key=key,
             period=period,
             keep_values=keep_values,
-            leave_out=tolerant.skipped(),
-            ignore_attributes=[*ignore_attributes, *tolerant.ignored()],
-            keep=lambda step, name: (rule := rules.find(name, step)) is None or not rule.skip,
+            ignore_attributes=ignore_attributes,
             residue_bits=int(residue_bits),
             chunk_bytes=chunk,
             fields=fields or None,
@@ -124,10 +113,12 @@ def save(
     if quiet:
         return 0
     out = console()
-    for note in [*facts.notes, *tolerant.notes(rules.met())][:10]:
+    for note in facts.notes[:10]:
         out.print(one_line(f"note: {note}"), soft_wrap=True, style="dim")
     share = whole_percent(facts.bytes / facts.data_bytes if facts.data_bytes else 0)
-    fields_said = counted(facts.fields, "field")
+    fields_said = counted(facts.names, "field")
+    if facts.steps:
+        fields_said += f" at {counted(facts.steps, 'step')}"
     out.print(
         f"{one_line(facts.path)}: {facts.files} files for {fields_said}, {byte_size(facts.data_bytes)} -> "
         f"{byte_size(facts.bytes)} ({share} of the data)",

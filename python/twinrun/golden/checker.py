@@ -36,7 +36,7 @@ from .manifest import GoldenFieldFacts, GoldenPlace, Manifest
 from .particles import Rows, chosen_rows, identity, in_order, rows_by_id, with_ids
 from .remote import copied
 from .result import GoldenCheck, GoldenField, GoldenProblem
-from .rules import needs_values, rule_settings
+from .rules import needs_values, rule_settings, without_circle
 from .selection import attribute_globs, chosen_places, field_globs, is_chosen, unmet
 from .values import KeptValues
 
@@ -61,6 +61,7 @@ class _Request:
     periods: Periods = field(default_factory=Periods)
     name: str | None = None  # of the golden files, where the folder has copies of them
     copies: Copies | None = None  # of golden files in a store: each is copied when it is needed
+    on_circles: set[str] = field(default_factory=set)  # fields that `periods` gives lengths, as they are met
 
     @property
     def label(self) -> str:
@@ -81,11 +82,23 @@ class _Request:
         settings = Settings(atol=found.atol, rtol=found.rtol, equal_nan=found.equal_nan, ulps=ulps,
                             integers=True, periods=self.periods)  # fmt: skip
         own = settings.decision(ref, ref, None)
+        if own.period:
+            self.on_circles.add(saved.name)
         return replace(own, period=own.period or found.period, component_stride=1)
+
+    @property
+    def named(self) -> bool:
+        """Whether fields were chosen by name, by this call or when the golden files were saved."""
+        return self.fields is not None or self.manifest.chosen_fields is not None
 
     def compares(self, name: str) -> bool:
         """Whether a field of the run must be in the golden files."""
         return is_chosen(name, self.fields) and self.manifest.keeps(name)
+
+    def compared_of(self, places: Iterable[GoldenPlace]) -> Callable[[str], bool]:
+        """Whether a field of the run is compared, or must be in these places."""
+        saved = {f.name for place in places for f in place.fields}
+        return lambda name: self.compares(name) or (name in saved and is_chosen(name, self.fields))
 
 
 @dataclass
@@ -167,10 +180,12 @@ def _check_opened(
     opened: Opened,
     particles: Collection[str] = (),
     skipped: Collection[str] = (),
+    compared_by_id: Collection[str] = (),
 ) -> _Found:
     """Compares one place.
 
-    particles: names of the run's fields that are compared by ID. skipped: of the saved ones.
+    particles: names of the run's fields that belong to particles. compared_by_id: those of them that are
+    compared. skipped: of the saved ones.
     """
     known = {f.name for f in place.fields}
     chosen = (f for f in place.fields if is_chosen(f.name, request.fields))
@@ -204,9 +219,9 @@ def _check_opened(
         else check_attributes(
             place,
             present,
-            {*wanted, *particles},
+            {*wanted, *compared_by_id},
             label=label,
-            named=request.fields is not None or request.manifest.chosen_fields is not None,
+            named=request.named,
             renamed={ref.name: name for name, ref in present.items() if ref.name != name},
             ignored=request.ignored_attributes,
         )
@@ -235,7 +250,9 @@ def _check_step(
     assert key is not None
     with contextlib.ExitStack() as stack:
         opened = [(rank, stack.enter_context(request.subject.open((s, rank)))) for s, rank in of_run]
-        rows = rows_by_id(opened, key, request.compares, label, step)
+        asked = request.compared_of(places)
+        rows = rows_by_id(opened, key, asked, label, step)
+        by_id = rows.kept(asked)
         found.problems += [GoldenProblem(step, None, None, str(e)) for e in rows.problems]
         kinds = {kind.key: kind for kind in rows.kinds}
         for place in (p for p in places if p.by_id):
@@ -259,9 +276,9 @@ def _check_step(
             if at in by_rank:
                 of_rank = by_rank.pop(at)
                 kept = request.kept(of_rank)
-                found.add(_check_opened(request, of_rank, kept, present, rows.names))
+                found.add(_check_opened(request, of_rank, kept, present, rows.names, compared_by_id=by_id))
                 continue
-            found.problems += _not_saved(request, step, rank, present, rows.names)
+            found.problems += _not_saved(request, step, rank, present, rows.names, by_id)
         for rank in by_rank:
             found.problems.append(GoldenProblem(step, rank, None, f"not in {label}"))
     return found
@@ -400,16 +417,20 @@ def _check_rows(
 
 
 def _not_saved(
-    request: _Request, step: int | None, rank: int, present: Opened, particles: Collection[str]
+    request: _Request,
+    step: int | None,
+    rank: int,
+    present: Opened,
+    particles: Collection[str],
+    compared_by_id: Collection[str],
 ) -> list[GoldenProblem]:
-    """A problem where the run has something on a rank of which nothing was saved. particles: fields
-    that are compared by ID.
+    """A problem where the run has something on a rank of which nothing was saved. particles,
+    compared_by_id: as for `_check_opened`.
     """
     left = [n for n in present if n not in particles and request.compares(n)]
     left += [n for n, _, _ in present.skipped if request.compares(n)]
-    if not left and not saved_attributes(
-        present, particles, request.fields is not None, request.ignored_attributes
-    ):
+    chosen = {*compared_by_id, *left}
+    if not left and not saved_attributes(present, chosen, request.named, request.ignored_attributes):
         return []
     text = f"not in {request.label}: save again, or choose steps"
     return [GoldenProblem(step, rank, left[0] if left else None, text)]
@@ -443,7 +464,9 @@ def _check_step_by_values(
     with contextlib.ExitStack() as stack:
         opened = [(rank, stack.enter_context(request.subject.open((s, rank)))) for s, rank in of_run]
         then = rows_by_id(refs, key, lambda name: True, request.label, step)
-        now = rows_by_id(opened, key, request.compares, label, step)
+        asked = request.compared_of(places)
+        now = rows_by_id(opened, key, asked, label, step)
+        by_id = now.kept(asked)
         found.problems += [GoldenProblem(step, None, None, str(e)) for e in (*then.problems, *now.problems)]
         kinds = {kind.key: kind for kind in now.kinds}
         if not then.kinds:
@@ -480,11 +503,13 @@ def _check_step_by_values(
             )
             if present is not None:
                 by_rank.pop(opened[0][0] if alone else place.rank, None)
-                found.add(_check_opened(request, place, kept, present, done, skipped=done))
+                found.add(
+                    _check_opened(request, place, kept, present, done, skipped=done, compared_by_id=by_id)
+                )
             elif any(f.name not in done for f in place.fields):
                 found.problems.append(GoldenProblem(step, place.rank, None, f"not in {label}"))
         for rank, present in by_rank.items():
-            found.problems += _not_saved(request, step, rank, present, done)
+            found.problems += _not_saved(request, step, rank, present, done, by_id)
     return found
 
 
@@ -561,11 +586,12 @@ def _steps(request: _Request, steps: str | None) -> tuple[list[_Step], list[Gold
 
 
 def _without_damage(request: _Request, found: _Found, of_run: Sequence[Place]) -> _Found:
-    """Data of a history that is not what was captured is damaged, not different.
+    """Data of a history that is not what was captured is damaged: neither different nor the same, however
+    little it changed. All of it is read.
 
     of_run: places whose comparison this is.
     """
-    names = {f.field for f in found.fields if not f}
+    names = {f.field for f in found.fields}
     if request.subject.kind != "history" or not names:
         return found
     for place in of_run:
@@ -573,7 +599,7 @@ def _without_damage(request: _Request, found: _Found, of_run: Sequence[Place]) -
             kept = [ref for name, ref in opened.items() if name in names]
             for name, error in damaged_fields(kept, request.reading["threads"]).items():
                 found.problems.append(GoldenProblem(*place, name, str(error)))
-                found.fields = [f for f in found.fields if f or (f.field, f.rank) != (name, place[1])]
+                found.fields = [f for f in found.fields if (f.field, f.rank) != (name, place[1])]
     return found
 
 
@@ -729,13 +755,17 @@ def check(
             said = f"{where}: cannot be compared: {why}; mend it, or move it out of the run"
             found.problems.append(GoldenProblem(None, None, name, said))
     if not found.fields and not found.problems:
-        asked = f" that matches {', '.join(map(repr, request.fields))}" if request.fields else " to check"
-        found.problems.append(GoldenProblem(None, None, None, f"no field{asked}; {_fields_kept(manifest)}"))
+        asked = f"matches {', '.join(map(repr, request.fields))}" if request.fields else "to check"
+        found.problems.append(GoldenProblem(None, None, None, f"no field {asked}; {_fields_kept(manifest)}"))
     else:
         met = {f.field for f in found.fields} | {p.field for p in found.problems if p.field is not None}
         for glob in unmet(request.fields, met):
             said = f"no field matches {glob!r}; {_fields_kept(manifest)}"
             found.problems.append(GoldenProblem(None, None, None, said))
+    if (request.periods.axes or request.periods.named) and not request.on_circles:
+        found.problems.append(
+            GoldenProblem(None, None, None, str(without_circle(request.periods, subject.label)))
+        )
     return GoldenCheck(
         label,
         subject.label,

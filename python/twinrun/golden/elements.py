@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -17,7 +18,7 @@ from ..runs.fields import FieldRef
 from ..runs.order import in_type, read_by_row
 from ..runs.subject import Place
 from .digests import Digests
-from .fields import alike, described, readable, values_of
+from .fields import alike, described, kind_of, readable, told, values_of
 from .result import GoldenElement, GoldenField, GoldenSpan
 from .values import KeptValues
 
@@ -103,7 +104,10 @@ def compared(
         scalars = _core.list_differences(source_a, source_b, 0, a.items, rule)
     if scalars.size != found.different:
         raise Stale("the data changed while it was compared", where=b.where, fix="check again")
-    largest = 0.0 if a.kind is not None else found.max_abs
+    kind = kind_of(a)
+    least, most = found.max_abs, found.max_abs
+    if kind is not None:
+        least, most = 0.0, None if found.different else 0.0
     return GoldenField(
         step=place[0],
         rank=place[1],
@@ -117,13 +121,14 @@ def compared(
         chunks=-(-a.items * a.itemsize // chunk_bytes),
         residue_bits=0,
         cell=0.0,
-        kind=b.kind,
+        kind=kind,
+        unit=b.unit,
         ulps=decision.ulps,
         period=decision.period,
         values_kept=True,
         different=found.different,
-        at_least=largest,
-        at_most=largest,
+        at_least=least,
+        at_most=most,
         **_spans(scalars, found.scalars, a, chunk_bytes, most_listed),
         **_listed(scalars[:most_listed], a, b, decision),
         listed_left_out=max(int(scalars.size) - most_listed, 0),
@@ -166,7 +171,10 @@ def _listed(scalars: np.ndarray, a: FieldRef, b: FieldRef, decision: Decision) -
     listed = []
     for n, x, y, d in zip(at.tolist(), of_a, of_b, apart.tolist(), strict=True):
         element = GoldenElement(a.index(n), y.item(), None, d, d, "different", x.item())
-        if b.tell is not None:  # a code: only the run's file can say what it stands for
-            element = replace(element, b=b.tell(n), a=None)
+        if kind_of(a) is not None:
+            element = replace(element, at_least=0.0, at_most=math.inf)
+        # A code, or a digest: only the run's file can say what it stands for.
+        if (said := told(b, element.index, n)) is not None:
+            element = replace(element, b=said, a=None)
         listed.append(element)
     return {"listed": listed}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from .. import _core
 from ..errors import DamagedFile, Incomparable, TwinrunError
 from ..formats.element_types import FLOATING, scalar_bytes, scalar_values, scalars_of
+from ..formats.texts import SUFFIX
 from ..runs.fields import FieldRef, label_refs
 from ..runs.index import build, field_plan
 from ..runs.order import in_type, read_by_column, read_by_row
@@ -28,7 +30,9 @@ __all__ = [
     "check_field",
     "described",
     "golden_bytes",
+    "kind_of",
     "readable",
+    "told",
     "values_of",
 ]
 
@@ -123,6 +127,20 @@ def _rule_of(facts: _core.FieldFacts) -> Rule:
     return Rule(kind, facts.residue_bits, facts.fine_exponent, origin)
 
 
+def kind_of(ref: FieldRef) -> str | None:
+    """What elements are that are no numbers: digests of texts, known by their name, are none either."""
+    return ref.kind or ("text" if ref.name.endswith(SUFFIX) else None)
+
+
+def told(ref: FieldRef, index: tuple[int, ...], scalar: int) -> str | None:
+    """An element that is no number as text for people; None where the run does not say it."""
+    if ref.tell is not None:
+        return ref.tell(scalar)
+    if ref.text is not None and ref.name.endswith(SUFFIX):
+        return f"{ref.text(index):.200}"
+    return None
+
+
 def readable(ref: FieldRef) -> _core.Source:
     """The data of a field. Raises Incomparable where there is only metadata."""
     source = ref.source()
@@ -191,6 +209,9 @@ def check_field(
         tally = _Tally(atol, most_listed, opened.at_least, opened.at_most)
         for first, x, settled in _settled(sides, opened.chunks, ref, atol, rtol):
             tally.add(settled, x, first, ref)
+    kind = kind_of(ref)
+    if kind is not None:
+        tally.forget_distances()
     if known.fortran_order:
         tally.listed.sort(key=lambda e: e.index)
     return GoldenField(
@@ -206,7 +227,8 @@ def check_field(
         chunks=known.chunks,
         residue_bits=rule.bits,
         cell=_cell(rule),
-        kind=ref.kind,
+        kind=kind,
+        unit=ref.unit,
         **tally.facts(),
     )
 
@@ -373,6 +395,11 @@ class _Tally:
         self._list_span(s, x.size, first, undecided, ref)
         self._list_elements(s, x, first, ref)
 
+    def forget_distances(self) -> None:
+        """Takes out what is known of |a - b|: elements that are no numbers have none."""
+        self.at_least, self.at_most = 0.0, None if self.chunks_different or self.chunks_undecided else 0.0
+        self.listed = [replace(e, at_least=0.0, at_most=math.inf) for e in self.listed]
+
     def _list_span(self, s: Settled, size: int, first: int, undecided: int, ref: FieldRef) -> None:
         said = "different" if s.verdict == DIFFERENT else "undecided"
         last = first + size - 1
@@ -395,9 +422,11 @@ class _Tally:
         if not any(e.verdict == "different" for e in self.listed) and DIFFERENT not in s.state[shown]:
             shown += np.flatnonzero(s.state == DIFFERENT)[:1].tolist()
         for i in shown:
+            index = ref.index(first + i)
+            said = told(ref, index, first + i)
             element = GoldenElement(
-                ref.index(first + i),
-                x[i].item() if ref.tell is None else ref.tell(first + i),
+                index,
+                x[i].item() if said is None else said,
                 int(s.cells[i]) if s.exact else None,
                 float(s.least[i]),
                 float(s.most[i]),

@@ -48,6 +48,11 @@ class StepRows:
     names: set[str] = field(default_factory=set)
     problems: list[TwinrunError] = field(default_factory=list)
 
+    def kept(self, chosen: Callable[[str], bool]) -> set[str]:
+        """The names of the chosen fields of particles, and of the IDs that they need."""
+        needed = {kind.key for kind in self.kinds if len(kind.fields) > 1}
+        return needed | {name for name in self.names if chosen(name)}
+
 
 def rows_by_id(
     ranks: Sequence[tuple[int, Mapping[str, FieldRef]]],

@@ -27,6 +27,10 @@ class SaveFacts:
         How many files it has.
     fields : int
         How many fields were kept, over all steps and ranks.
+    names : int
+        How many names they have: a field that was kept at several steps or ranks counts once.
+    steps : int
+        How many steps were kept; 0 where the run has none.
     data_bytes : int
         Bytes of the elements that the digests stand for.
     bytes : int
@@ -38,6 +42,8 @@ class SaveFacts:
     path: str
     files: int
     fields: int
+    names: int
+    steps: int
     data_bytes: int
     bytes: int
     notes: list[str]
@@ -63,8 +69,8 @@ class GoldenElement:
         How many cells the golden value lies above b; None where only the residue is known, or where the
         golden value itself is.
     at_least, at_most : float
-        Bounds of |a - b|. `at_most` may be infinite. Where the golden value is kept, both are |a - b|,
-        rounded to the nearest number.
+        Bounds of |a - b|. `at_most` may be infinite, and is for elements that are no numbers. Where the
+        golden value is kept, both are |a - b|, rounded to the nearest number.
     verdict : {'different', 'undecided'}
         Whether it is known to differ.
     a : float, int or None
@@ -166,9 +172,11 @@ class GoldenField:
     spans_left_out, listed_left_out : int
         How many more there are.
     at_least, at_most : float or None
-        Bounds of the largest |a - b|. `at_most` is None where none is known.
+        Bounds of the largest |a - b|. `at_most` is None where none is known. Where `kind` is set and
+        something differs: 0 and None, because there is no distance.
     kind : str or None
-        What elements are that are no numbers; `listed` then has them as text.
+        What elements are that are no numbers, as 'text'; `listed` then has them as text where the run
+        says it.
     values_kept : bool
         True: the golden files keep the values, and the result is that of `twinrun.compare`. Nothing is
         undecided.
@@ -176,6 +184,8 @@ class GoldenField:
         Representable values between a and b that still count as the same.
     period : tuple of float
         Lengths of the circles that values lie on, by component; empty on a line.
+    unit : str or None
+        Of dates and time spans, which compare as integers: NumPy's name of their type, as 'M8[ns]'.
     verdict : {'same', 'different', 'undecided'}
         'undecided': cannot be decided within one cell.
     first : GoldenElement or None
@@ -209,6 +219,7 @@ class GoldenField:
     values_kept: bool = False
     ulps: int | None = None
     period: tuple[float, ...] = ()
+    unit: str | None = None
 
     @property
     def verdict(self) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..arguments import tolerance_number
+from ..comparison.matching import names
 from ..comparison.settings import Decision, Settings
-from ..comparison.tolerances import periods_of
-from ..errors import TwinrunError, in_short
+from ..comparison.tolerances import Periods, periods_of
+from ..errors import Incomparable, TwinrunError, in_short
 
-__all__ = ["needs_values", "rule_settings"]
+__all__ = ["needs_values", "rule_settings", "without_circle"]
 
 
 def needs_values(decision: Decision) -> str:
@@ -37,4 +38,13 @@ def rule_settings(
         ulps=ulp,
         periods=periods_of(period),
         integers=tolerate_integers,
+    )
+
+
+def without_circle(periods: Periods, label: str) -> Incomparable:
+    """The error where no field of a run lies on the circles that a call gives."""
+    named = [glob for glob, _ in periods.named]
+    why = f"no name matches {names(map(repr, named))}" if named else "no name is that of positions"
+    return Incomparable(
+        f"there is no field for the period: {why}", where=label, fix="say which: --period field=10x10x20"
     )

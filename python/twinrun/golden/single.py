@@ -344,7 +344,7 @@ class Reproducible:
                 lines.append(
                     f"  {f.field}: undecided within one cell of {f.cell:.3g} (undecided='pass' lets it pass)"
                 )
-            details = [element_text(e, f) for e in f.listed] + [
+            details = list(dict.fromkeys(element_text(e, f) for e in f.listed)) + [
                 span_text(s, f) for s in f.spans if not s.exact
             ]
             lines += [f"    {one_line(line)}" for line in details[:_MOST_LINES]]

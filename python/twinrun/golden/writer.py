@@ -7,7 +7,7 @@ import glob
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .. import _core
@@ -16,8 +16,8 @@ from ..arguments import check_settings, checked_path, names_given, own_folder, t
 from ..arithmetic import any_values
 from ..comparison.field import place_text
 from ..comparison.settings import Decision, Settings
-from ..comparison.tolerances import Rule, Tolerances
-from ..errors import Incomparable, TwinrunError, Uncompared, Unsupported, in_words_of_the_caller
+from ..comparison.tolerances import Rule, RulesInUse, Tolerances, read_tolerances
+from ..errors import Incomparable, TwinrunError, Uncompared, Unsupported, in_short, in_words_of_the_caller
 from ..outputs import check_folder
 from ..runs.fields import MOST_UNIFORM, FieldRef
 from ..runs.metadata import damaged_fields
@@ -31,7 +31,7 @@ from .folder import file_name, new_folder, old_files, put_in_place, write_new
 from .manifest import MANIFEST, GoldenFieldFacts, GoldenFile, GoldenPlace, Manifest, checksum
 from .particles import rows_by_id
 from .result import SaveFacts
-from .rules import needs_values, rule_settings
+from .rules import needs_values, rule_settings, without_circle
 from .selection import attribute_globs, chosen_places, field_globs, is_chosen, matches, unmet
 from .values import KEEP_VALUES, values_bytes, values_name
 
@@ -49,7 +49,8 @@ _FOLDER = re.compile(r"/[^\s,;:]*/")
 class _Request:
     """What a call of `save` keeps, and within which tolerances: see its parameters.
 
-    reading: how data is digested and read (`golden_bytes`).
+    reading: how data is digested and read (`golden_bytes`). met: the chosen fields that the run has, those
+    that are left out among them.
     """
 
     fields: tuple[str, ...] | None
@@ -61,6 +62,7 @@ class _Request:
     key: str | None
     keep_values: int
     reading: Mapping[str, Any]
+    met: set[str] = field(default_factory=set)
 
     def keeps(self, step: int | None, name: str) -> bool:
         """Whether the caller does not leave a field out; it may still not be among the chosen ones."""
@@ -99,7 +101,10 @@ class _Request:
         """Raises Uncompared where something cannot be kept, and the caller does not leave it out."""
         for name, where, why in entries:
             kept = self.keeps(step, name)
-            if is_chosen(name, self.fields) and kept:
+            if not is_chosen(name, self.fields):
+                continue
+            self.met.add(name)
+            if kept:
                 raise Uncompared.of(name, where, why, "leave it out, by --field or a rule")
 
     def check_data(self, present: Opened, step: int | None) -> None:
@@ -116,6 +121,7 @@ class _Request:
         for name, ref in present.items():
             if not is_chosen(name, self.fields):
                 continue
+            self.met.add(name)
             if self.keeps(step, name):
                 kept.append(read_by_row(ref))
             elif not matches(name, self.leave_out):
@@ -182,16 +188,21 @@ def _kept(
 
 
 def _save_opened(
-    request: _Request, subject: Subject, place: Place, present: Opened, particles: Collection[str] = ()
+    request: _Request,
+    subject: Subject,
+    place: Place,
+    present: Opened,
+    particles: Collection[str] = (),
+    kept_by_id: Collection[str] = (),
 ) -> _Saved | None:
-    """Keeps a place. particles: names of fields that are kept by ID. None where nothing is left
-    beside them.
+    """Keeps a place. particles: names of fields that belong to particles. kept_by_id: those of them that
+    are kept. None where nothing is left beside them.
     """
     refs, left_out = request.fields_of(present, place[0])
     request.refuse(present.skipped, place[0])
     request.check_data(present, place[0])
     named = request.fields is not None
-    names = [r.name for r in refs]
+    names = {*(r.name for r in refs), *kept_by_id}
     attributes = saved_attributes(present, names, named, request.ignored_attributes)
     refs = [ref for ref in refs if ref.name not in particles]
     if not refs and not particles:
@@ -223,8 +234,9 @@ def _save_step(
         if refs:
             keys = {name: kind.key for kind in kinds for name in kind.fields}
             yield _kept(request, subject.label, (step, 0), refs, keys)
+        kept = rows.kept(chosen.__contains__)
         for rank, present in opened:
-            saved = _save_opened(request, subject, (step, rank), present, rows.names)
+            saved = _save_opened(request, subject, (step, rank), present, rows.names, kept)
             if saved is not None:
                 yield saved
 
@@ -302,7 +314,11 @@ def save(
     atol: float | None = None,
     rtol: float | None = None,
     ulp: int | None = None,
-    tolerances: Callable[[int | None, str], Rule | tuple[float, float] | None] | None = None,
+    tolerances: str
+    | os.PathLike[str]
+    | Tolerances
+    | Callable[[int | None, str], Rule | tuple[float, float] | None]
+    | None = None,
     key: str | None = None,
     period: str | float | Iterable[float] | None = None,
     keep_values: int = KEEP_VALUES,
@@ -341,9 +357,9 @@ def save(
     ulp : int, default None
         Floating-point numbers that are at most so many representable values apart agree. Needs values: see
         `keep_values`.
-    tolerances : callable, default None
-        `tolerances(step, field)` gives (atol, rtol) of one field, a rule of a file of tolerances, or None for
-        the common tolerance.
+    tolerances : path or callable, default None
+        A file of rules, as for `twinrun.compare`; or `tolerances(step, field)` gives (atol, rtol) of one
+        field, a rule of such a file, or None for the common tolerance.
     key : str, default None
         The field, or a glob of the fields, with the IDs of particles; 'auto' takes what the files say. Their
         rows are kept in the order of the IDs, those of all ranks together, and `check` does the same with
@@ -409,12 +425,27 @@ def save(
     if type(keep_values) is not int or keep_values < 0:
         raise TwinrunError(f"keep_values must be a number of bytes, not {keep_values!r}")
     folder = own_folder(checked_path(output))
+    rules = None
+    found: Callable[[int | None, str], Rule | tuple[float, float] | None] | None = None
+    left_out, ignored = tuple(names_given(leave_out, "leave_out")), attribute_globs(ignore_attributes)
+    if isinstance(tolerances, (str, os.PathLike, Tolerances)):
+        rules = _rules_of(tolerances)
+        found, keep = _by_rules(rules, keep, left_out)
+        left_out += tuple(rules.tolerances.skipped())
+        ignored += attribute_globs(rules.tolerances.ignored())
+    elif callable(tolerances):
+        found = tolerances
+    elif tolerances is not None:
+        raise TwinrunError(
+            f"tolerances must be a file of rules or a function, not {in_short(tolerances)}",
+            fix="give a path, or a function of step and field",
+        )
     request = _Request(
         field_globs(fields),
-        tuple(names_given(leave_out, "leave_out")),
+        left_out,
         keep,
-        attribute_globs(ignore_attributes),
-        tolerances,
+        ignored,
+        found,
         rule_settings(atol, rtol, ulp, period, tolerate_integers),
         key,
         keep_values,
@@ -435,8 +466,11 @@ def save(
     notes = [*subject.notes, *without_effect([subject], options)]
     with new_folder(folder) as made:
         saved = _save_places(request, subject, places, made, folder, progress)
-        for glob in unmet(request.fields, (f.name for p in saved for f in p.place.fields)):
+        for glob in unmet(request.fields, request.met):
             raise Incomparable(f"no field to save matches {glob!r}", where=subject.label, fix="check --field")
+        periods = request.settings.periods
+        if (periods.axes or periods.named) and not any(f.period for p in saved for f in p.place.fields):
+            raise without_circle(periods, subject.label)
         provenance, notes_of_it = _kept_provenance(subject)
         manifest = Manifest(
             tuple(p.place for p in saved),
@@ -457,7 +491,35 @@ def save(
             put_in_place(made, folder, old, manifest)
         except OSError as e:
             raise TwinrunError(f"cannot be written: {e.strerror or e}", where=folder) from None
+    if rules is not None:
+        notes_of_it = [*notes_of_it, *rules.tolerances.notes(rules.met())]
     return _facts_of(saved, folder, len(text), [notes, *(p.notes for p in saved), notes_of_it])
+
+
+def _rules_of(tolerances: str | os.PathLike[str] | Tolerances) -> RulesInUse:
+    """The rules of a file. Raises TwinrunError where golden files cannot follow them."""
+    tolerant = tolerances if isinstance(tolerances, Tolerances) else read_tolerances(tolerances)
+    if tolerant.renames:
+        raise TwinrunError(
+            "[[rename]] is for comparisons of two runs",
+            where=tolerant.source,
+            fix="leave it out: golden files keep names",
+        )
+    return RulesInUse(tolerant)
+
+
+def _by_rules(
+    rules: RulesInUse, keep: Callable[[int | None, str], bool] | None, left_out: Sequence[str]
+) -> tuple[Callable[[int | None, str], Rule | None], Callable[[int | None, str], bool]]:
+    """`tolerances` and `keep` of a call, by the rules of a file. keep, left_out: what the caller gives."""
+
+    def keeps(step: int | None, name: str) -> bool:
+        rule = rules.find(name, step)
+        if rule is not None and rule.skip:
+            return False
+        return keep(step, name) if keep is not None else not matches(name, left_out)
+
+    return lambda step, name: rules.find(name, step), keeps
 
 
 def _facts_of(
@@ -467,6 +529,8 @@ def _facts_of(
         folder,
         sum(len(p.place.files()) for p in saved) + 1,
         sum(len(p.place.fields) for p in saved),
+        len({f.name for p in saved for f in p.place.fields}),
+        len({p.place.step for p in saved} - {None}),
         sum(p.data_bytes for p in saved),
         sum(f.bytes for p in saved for f in p.place.files()) + manifest_bytes,
         list(dict.fromkeys(note for some in notes for note in some)),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 
 from rich.console import Console
@@ -13,8 +12,8 @@ from rich.text import Text
 from .._core import __version__
 from ..errors import one_line
 from ..golden import GoldenCheck, GoldenField, GoldenProblem
-from ..golden.words import element_text, span_text, tolerance_text
-from ..words import byte_size, counted, counted_steps, number
+from ..golden.words import element_text, largest_text, span_text, tolerance_text
+from ..words import byte_size, counted, counted_steps
 from .document import _plain, attribute_document
 
 __all__ = ["field_text", "golden_document", "golden_line", "print_golden", "without_rank"]
@@ -97,7 +96,7 @@ def golden_line(c: GoldenCheck) -> str:
         return one_line(f"undecided within one cell: {_prefix(c, field)}{field_text(field)}; {counts}")
     elements = sum(f.elements for f in c.fields)
     data = sum(f.bytes for f in c.fields)
-    tolerances = {tolerance_text(f) for f in c.fields if f.atol or f.rtol}
+    tolerances = {tolerance_text(f) for f in c.fields if f.atol or f.rtol or f.ulps}
     within = (
         f" within {tolerances.pop()}" if len(tolerances) == 1 else " within tolerance" if tolerances else ""
     )
@@ -120,7 +119,8 @@ def print_golden(console: Console, c: GoldenCheck) -> None:
     """Prints notes, problems, table, elements, and the verdict last."""
     for note in c.notes[:10]:
         console.print(Text(one_line(f"note: {note}")), soft_wrap=True, style="dim")
-    for p in c.problems[:10]:
+    # A problem that is alone is in the verdict.
+    for p in c.problems[:10] if len(c.problems) > 1 or c.fields else []:
         console.print(Text(one_line(f"not compared: {_said(c, p)}")), soft_wrap=True, style="yellow")
     if len(c.problems) > 10:
         console.print(
@@ -139,7 +139,7 @@ def print_golden(console: Console, c: GoldenCheck) -> None:
         lines = [element_text(e, f) for e in f.listed[:MOST_ELEMENTS]]
         if not f.different_is_exact or not lines:
             lines = [span_text(s, f) for s in f.spans if not s.exact][:MOST_ELEMENTS] + lines[:1]
-        for line in lines:
+        for line in dict.fromkeys(lines):  # a text has several words of digest
             console.print(Text(one_line(f"  {_prefix(c, f)}{line}")), soft_wrap=True)
     for d in c.attributes[:MOST_ELEMENTS]:
         place = without_rank(c, d.place())
@@ -166,14 +166,8 @@ def _print_table(console: Console, shown: list[GoldenField]) -> None:
         cells = ([Text("" if f.step is None else str(f.step))] if with_step else []) + (
             [Text(str(f.rank))] if with_rank else []
         )
-        if f.values_kept and math.isinf(f.at_least):
-            most = "inf"
-        elif f.at_most is not None and math.isfinite(f.at_most):
-            most = ("≤ " if f.at_most > f.at_least else "") + number(f.at_most)
-        else:
-            most = f"at least {number(f.at_least)}" if f.at_least else "?"
         cells += [
-            Text(one_line(f.field)), Text(_count(f), style=color), Text(str(f.elements)), Text(most), Text(tolerance_text(f))
+            Text(one_line(f.field)), Text(_count(f), style=color), Text(str(f.elements)), Text(largest_text(f)), Text(tolerance_text(f))
         ]  # fmt: skip
         table.add_row(*cells)
     console.print(table)

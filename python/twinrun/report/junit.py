@@ -14,7 +14,7 @@ from ..comparison.words import difference_text, verdict_line
 from ..comparison.work import Comparison, FieldComparison
 from ..errors import one_line
 from ..golden import GoldenCheck, GoldenField
-from ..golden.words import element_text, span_text
+from ..golden.words import distance, element_text, largest_text, span_text
 from ..golden.words import tolerance_text as golden_tolerance
 from ..words import number
 from .document import write_whole
@@ -112,20 +112,29 @@ def _cases_of_attributes(c: Comparison | GoldenCheck, run: str) -> list[_Case]:
     return cases
 
 
+def _bounds(f: GoldenField) -> str:
+    """'max |a-b|: at least 0.1, at most 0.2'; of elements without distance, what they are."""
+    if f.kind is not None:
+        return f"of the kind: {f.kind}"
+    if f.values_kept and f.unit is not None:
+        return f"max |a-b|: {largest_text(f)}"
+    most = "" if f.at_most is None else f", at most {distance(f.at_most, f)}"
+    return f"max |a-b|: at least {distance(f.at_least, f)}{most}"
+
+
 def _case_of_golden(c: GoldenCheck, f: GoldenField) -> _Case:
     case = _Case(_label(c.run, f.rank), _name(f.step, f.field), 0.0)
     counted = "" if f.different_is_exact else "at least "
     case.output = (
         f"{counted}{f.different} of {f.elements} elements differ; {f.undecided} undecided",
         f"tolerance: {golden_tolerance(f)}",
-        f"max |a-b|: at least {number(f.at_least)}"
-        + ("" if f.at_most is None else f", at most {number(f.at_most)}"),
+        _bounds(f),
     )
     if f.verdict == "different" or (f.verdict == "undecided" and not c.undecided_passes):
         case.kind = "failure"
         case.what = "different" if f.verdict == "different" else "undecided within one cell"
         case.message = field_text(f)
-        lines = [element_text(e, f) for e in f.listed]
+        lines = list(dict.fromkeys(element_text(e, f) for e in f.listed))
         lines += [span_text(s, f) for s in f.spans if not s.exact]
         case.lines = tuple(lines[:_MOST_LINES])
         if len(lines) > _MOST_LINES or f.listed_left_out or f.spans_left_out:

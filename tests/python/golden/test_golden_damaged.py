@@ -75,3 +75,15 @@ def test_damage_of_one_rank_hides_no_difference_of_another(tmp_path: Path) -> No
     result = golden.check(tmp_path / "golden", tmp_path / "b")
     assert [(p.rank, p.field) for p in result.problems] == [(0, "x")]
     assert [(f.rank, f.verdict) for f in result.fields] == [(1, "different")]
+
+
+@pytest.mark.parametrize("keep_values", [0, 65536])
+@pytest.mark.parametrize("key", [None, "id"])
+def test_damage_within_the_tolerance_is_damage(tmp_path: Path, key: str | None, keep_values: int) -> None:
+    run = _history(tmp_path / "run")
+    golden.save(run, tmp_path / "golden", key=key, keep_values=keep_values, atol=1e-3)
+    _changed_behind(_data(run), 80)  # the lowest bit of a float
+    result = golden.check(tmp_path / "golden", run)
+    assert result.status == 2
+    assert [p.field for p in result.problems] == ["x"] and "changed or damaged" in result.problems[0].text
+    assert golden.check(tmp_path / "golden", run, fields="id").same

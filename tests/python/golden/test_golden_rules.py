@@ -73,7 +73,7 @@ def test_what_digests_cannot_prove_is_refused(tmp_path: Path) -> None:
         assert result.status == 2 and said in result.problems[0].text
         assert checked(tmp_path / "kept", x, {"pos": x["pos"] + 0}, keep_values=160_000, **how).same
     # Integers have no such rule: their digests suffice.
-    assert checked(tmp_path / "i", {"i": np.arange(90_000)}, {"i": np.arange(90_000)}, ulp=4, period=1.0).same
+    assert checked(tmp_path / "i", {"i": np.arange(90_000)}, {"i": np.arange(90_000)}, ulp=4).same
 
 
 def test_values_that_a_rule_needs_must_be_there(tmp_path: Path) -> None:
@@ -358,3 +358,56 @@ def test_a_name_that_nothing_has_is_said(tmp_path: Path) -> None:
     result = golden.check(tmp_path / "golden", run, fields=["x", "typo"])
     assert result.verdict == "incomparable" and "no field matches 'typo'" in str(result.problems[0])
     assert golden.check(tmp_path / "golden", run, fields=["x*", "y"]).same
+
+
+@pytest.mark.parametrize(
+    ("period", "why"), [("zz=10", "no name matches 'zz'"), ("10", "no name is that of positions")]
+)
+def test_a_period_that_no_field_has_is_refused(tmp_path: Path, period: str, why: str) -> None:
+    x = {"v": np.linspace(0, 1, 10)}
+    with pytest.raises(twinrun.Incomparable, match=f"no field for the period: {why}"):
+        golden.save(x, tmp_path / "g", period=period)
+    assert not (tmp_path / "g").exists()
+    golden.save(x, tmp_path / "g")
+    result = golden.check(tmp_path / "g", x, period=period)
+    assert result.status == 2 and why in result.problems[0].text
+    assert golden.check(tmp_path / "g", x, period="v=10").same
+
+
+def test_a_field_that_a_rule_leaves_out_is_met(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.arange(3.0), y=np.arange(3.0))
+    (tmp_path / "rules.toml").write_text('[[tolerance]]\nfield = "x"\nskip = true\n')
+    save = ("golden", "save", tmp_path / "a.npz", "-o", tmp_path / "g")
+    chosen = ("--field", "x", "--field", "y")
+    assert command(*save, *chosen, "--tolerances", tmp_path / "rules.toml").status == 0
+    assert command("golden", "check", tmp_path / "g", tmp_path / "a.npz").status == 0
+    golden.save(tmp_path / "a.npz", tmp_path / "g", fields=["x", "y"], leave_out="x")
+    with pytest.raises(twinrun.Incomparable, match="no field to save matches 'z'"):
+        golden.save(tmp_path / "a.npz", tmp_path / "g", fields=["x", "y", "z"], leave_out="x")
+
+
+def test_save_takes_a_file_of_rules(tmp_path: Path) -> None:
+    a = {"x": np.arange(3.0), "y": np.arange(3.0), "z": np.arange(3.0)}
+    rules = tmp_path / "rules.toml"
+    rules.write_text(
+        '[[tolerance]]\nfield = "x"\natol = 0.5\n[[tolerance]]\nfield = "y"\nskip = true\n'
+        '[[tolerance]]\nfield = "nothing"\natol = 1\n'
+    )
+    for named in (rules, str(rules)):
+        facts = golden.save(a, tmp_path / "g", tolerances=named, leave_out="z")
+        assert facts.names == 1 and any("matched no field" in note for note in facts.notes)
+        assert golden.check(tmp_path / "g", {**a, "x": a["x"] + 0.25, "y": a["y"] + 9}).same
+        assert not golden.check(tmp_path / "g", {**a, "x": a["x"] + 0.75}).same
+    with pytest.raises(twinrun.TwinrunError, match="tolerances must be a file of rules or a function, not 3"):
+        golden.save(a, tmp_path / "g", tolerances=3)
+
+
+def test_save_counts_fields_and_steps(tmp_path: Path) -> None:
+    with twinrun.Run(tmp_path / "a") as run:
+        for step in (1, 2, 3):
+            run.capture(step, {"v": np.arange(3.0)})
+    out = command("golden", "save", tmp_path / "a", "-o", tmp_path / "g").out
+    assert ": 7 files for 1 field at 3 steps, " in out
+    answer = command("golden", "check", tmp_path / "g", tmp_path / "a", "--field", "w")
+    assert answer.status == 2
+    assert answer.out.count("no field matches 'w'; the golden files have 'v'") == 1

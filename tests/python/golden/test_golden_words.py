@@ -1,0 +1,100 @@
+"""What golden checks say of texts, dates and ulp: what `compare` says, and no distance where there is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import command, load_json
+
+import twinrun
+from twinrun import golden
+from twinrun.report.github import summary
+from twinrun.report.golden import golden_document
+from twinrun.report.junit import junit_text
+
+
+def reports(result: golden.GoldenCheck) -> str:
+    return junit_text(result) + summary(result)
+
+
+@pytest.mark.parametrize("kept", ["64K", "0"])
+def test_texts_have_no_distance(tmp_path: Path, kept: str) -> None:
+    (tmp_path / "a.csv").write_text("k,x\naa,1.5\nbb,2.5\n")
+    (tmp_path / "b.csv").write_text("k,x\naa,1.5\ncc,2.5\n")
+    command("golden", "save", tmp_path / "a.csv", "-o", tmp_path / "g", "--keep-values", kept)
+    answer = command(
+        "golden",
+        "check",
+        tmp_path / "g",
+        tmp_path / "b.csv",
+        "--json",
+        tmp_path / "j",
+        "--junit",
+        tmp_path / "x",
+    )
+    assert answer.status == 1
+    assert answer.out.count("k@text[1] = 'cc': is not what it was\n") == 2  # the element, and the verdict
+    assert "|a-b| " not in answer.out.split("tolerance", 1)[1] and "e+1" not in answer.out
+    assert "of the kind: text" in (tmp_path / "x").read_text()
+    field = next(f for f in load_json((tmp_path / "j").read_text())["fields"] if f["field"] == "k@text")
+    assert (field["kind"], field["at_least"], field["at_most"]) == ("text", 0.0, None)
+    assert all((e["at_least"], e["at_most"]) == (0.0, "inf") for e in field["listed"])
+
+
+@pytest.mark.parametrize("kept", [1 << 16, 0])
+def test_texts_that_the_run_does_not_say(tmp_path: Path, kept: int) -> None:
+    """A history keeps digests of texts only."""
+    for name in "ab":
+        with twinrun.Run(tmp_path / name) as run:
+            run.capture(1, {"k@text": np.array([[1, 2], [3, 4 if name == "a" else 2**63]], np.uint64)})
+    golden.save(tmp_path / "a", tmp_path / "g", keep_values=kept)
+    result = golden.check(tmp_path / "g", tmp_path / "b")
+    assert result.fields[0].kind == "text" and result.fields[0].different == 1
+    text = reports(result)
+    assert "k@text[1]: another text" in text and "a-b" not in text and "e+1" not in text
+    assert golden_document(result)["first_divergence"]["text"] == "k@text[1]: another text"
+
+
+def test_a_table_shows_no_distance_of_kinds(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", k=np.array(["one", "two"]))
+    np.savez(tmp_path / "b.npz", k=np.array(["one", "TWO"]))
+    golden.save(tmp_path / "a.npz", tmp_path / "g")
+    out = command("golden", "check", tmp_path / "g", tmp_path / "b.npz").out
+    assert out.splitlines()[1].split() == ["k", "1", "2", "0"]  # different, of, tolerance
+
+
+@pytest.mark.parametrize("kept", [1 << 16, 0])
+def test_dates_are_dates(tmp_path: Path, kept: int) -> None:
+    t = np.array(["2020-01-01", "2021-01-01", "2022-01-01"], "M8[D]")
+    later = t + np.array([0, 3, 0], "m8[D]")
+    golden.save({"t": t}, tmp_path / "g", keep_values=kept)
+    result = golden.check(tmp_path / "g", {"t": later})
+    text = reports(result)
+    said = "2021-01-04, was 2021-01-01: |a-b| = 3 days > 0" if kept else "2021-01-04: |a-b| is 3 days > 0"
+    assert f"t[1] = {said}".replace(">", "&gt;") in text
+    assert "max |a-b|: 3 days" in text or "max |a-b|: at least 3 days, at most 3 days" in text
+    assert "%" not in text and result.fields[0].unit == "M8[D]"
+
+
+@pytest.mark.parametrize("kept", [1 << 16, 0])
+def test_no_time_is_not_a_number(tmp_path: Path, kept: int) -> None:
+    t = np.array(["2020-01-01", "2021-01-01"], "M8[ns]")
+    golden.save({"t": t}, tmp_path / "g", keep_values=kept)
+    text = reports(golden.check(tmp_path / "g", {"t": np.array(["NaT", "2021-01-01"], "M8[ns]")}))
+    assert ("t[0] = NaT, was 2020-01-01T" if kept else "t[0] = NaT: is not what it was") in text
+    assert "9223372036854775808" not in text and "e+1" not in text
+
+
+def test_ulp_says_how_many(tmp_path: Path) -> None:
+    x = np.array([1.0, 2.0])
+    y = x.copy()
+    for _ in range(5):
+        y[0] = np.nextafter(y[0], 9)
+    np.savez(tmp_path / "a.npz", x=x)
+    np.savez(tmp_path / "b.npz", x=y)
+    golden.save(tmp_path / "a.npz", tmp_path / "g")
+    check = ("golden", "check", tmp_path / "g", tmp_path / "b.npz", "--ulp")
+    assert "|a-b| = 1.11e-15 (5 ulp) > 3 ulp" in command(*check, "3").out
+    assert "agree within 5 ulp with" in command(*check, "5").out
