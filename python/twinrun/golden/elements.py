@@ -105,7 +105,8 @@ def compared(
     if scalars.size != found.different:
         raise Stale("the data changed while it was compared", where=b.where, fix="check again")
     kind = kind_of(a)
-    least, most = found.max_abs, found.max_abs
+    least: float = found.max_abs
+    most: float | None = least
     if kind is not None:
         least, most = 0.0, None if found.different else 0.0
     return GoldenField(
