@@ -16,6 +16,7 @@ from .ranges import compare_part, compare_stretches, compare_uniform, divisible,
 from .request import Request
 from .settings import Settings
 from .shares import Piece, owners, pieces
+from .words import cut_where_they_differ
 
 __all__ = ["PairSize", "compare_entry", "pieces_of_share"]
 
@@ -79,7 +80,7 @@ def _texts_of(x: FieldRef, y: FieldRef, found: FieldComparison) -> tuple[str, st
     if found.same or found.first_index is None or x.text is None or y.text is None:
         return None
     try:
-        return f"{x.text(found.first_index):.200}", f"{y.text(found.first_index):.200}"
+        return cut_where_they_differ(x.text(found.first_index), y.text(found.first_index))
     except TwinrunError:  # the verdict stands without them
         return None
 

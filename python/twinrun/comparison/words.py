@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "INTERRUPTED",
+    "cut_where_they_differ",
     "difference_text",
     "field_repr",
     "first_values",
@@ -26,6 +28,10 @@ __all__ = [
     "values_text",
     "verdict_line",
 ]
+
+_LONGEST = 200  # characters of a text
+_BEFORE = 40  # of them before the place where two texts differ
+_MOST_NORMALIZED = 10_000  # characters
 
 INTERRUPTED = "interrupted: "  # how the problem of a comparison begins that Ctrl-C ended
 
@@ -55,6 +61,23 @@ def first_values(f: FieldComparison) -> tuple[str, str] | None:
     if f._unit is not None and isinstance(f.first_a, int) and isinstance(f.first_b, int):
         return time_text(f.first_a, f._unit), time_text(f.first_b, f._unit)
     return _element(f.first_a), _element(f.first_b)
+
+
+def cut_where_they_differ(a: str, b: str) -> tuple[str, str]:
+    """Two texts, each in a few characters in which one sees the difference.
+
+    >>> cut_where_they_differ("a" * 300 + "b", "a" * 300 + "c")[1][-5:]
+    'aaaac'
+    """
+    if a != b and len(a) + len(b) < _MOST_NORMALIZED:
+        from unicodedata import normalize  # few comparisons need it
+
+        if normalize("NFC", a) == normalize("NFC", b):  # they look alike
+            a, b = (text.encode("ascii", "backslashreplace").decode() for text in (a, b))
+    if a[:_LONGEST] != b[:_LONGEST] or a == b:
+        return a[:_LONGEST], b[:_LONGEST]
+    begin = len(os.path.commonprefix((a, b))) - _BEFORE
+    return f"…{a[begin : begin + _LONGEST]}", f"…{b[begin : begin + _LONGEST]}"
 
 
 def difference_text(f: FieldComparison, with_rank: bool) -> str:

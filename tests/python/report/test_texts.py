@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -65,3 +66,20 @@ def test_a_list_of_differences_has_no_distance_of_texts_and_dates(tmp_path: Path
     write_differences(found, tmp_path / "d.parquet")
     table = pq.read_table(tmp_path / "d.parquet").to_pylist()
     assert {(r["field"], r["abs_diff"]) for r in table} == {("n@text", None), ("t", None), ("x", 1.0)}
+
+
+@pytest.mark.parametrize(
+    "a, b",
+    [
+        ("é", "e\u0301"),
+        ("x" * 500 + "1", "x" * 500 + "2"),
+        ("x" * 500, "x" * 501),
+        ("a\u00a0b", "a b"),
+        ("", "x" * 999),
+    ],
+)
+def test_texts_that_differ_are_shown_where_they_do(a: str, b: str) -> None:
+    (field,) = twinrun.compare({"n": np.array([a])}, {"n": np.array([b])}).fields
+    said = field.first_a, field.first_b
+    assert said[0] != said[1] and max(map(len, said)) <= 201
+    assert ascii(said[0]) != ascii(said[1]) and unicodedata.normalize("NFC", said[0]) != said[1]
