@@ -755,12 +755,12 @@ def check(
             said = f"{where}: cannot be compared: {why}; mend it, or move it out of the run"
             found.problems.append(GoldenProblem(None, None, name, said))
     if not found.fields and not found.problems:
-        asked = f"matches {', '.join(map(repr, request.fields))}" if request.fields else "to check"
+        asked = f"that matches {', '.join(map(repr, request.fields))}" if request.fields else "to check"
         found.problems.append(GoldenProblem(None, None, None, f"no field {asked}; {_fields_kept(manifest)}"))
     else:
         met = {f.field for f in found.fields} | {p.field for p in found.problems if p.field is not None}
         for glob in unmet(request.fields, met):
-            said = f"no field matches {glob!r}; {_fields_kept(manifest)}"
+            said = f"no field that matches {glob!r}; {_fields_kept(manifest)}"
             found.problems.append(GoldenProblem(None, None, None, said))
     if (request.periods.axes or request.periods.named) and not request.on_circles:
         found.problems.append(

@@ -356,7 +356,7 @@ def test_a_name_that_nothing_has_is_said(tmp_path: Path) -> None:
     assert not (tmp_path / "golden").exists()
     golden.save(run, tmp_path / "golden")
     result = golden.check(tmp_path / "golden", run, fields=["x", "typo"])
-    assert result.verdict == "incomparable" and "no field matches 'typo'" in str(result.problems[0])
+    assert result.verdict == "incomparable" and "no field that matches 'typo'" in str(result.problems[0])
     assert golden.check(tmp_path / "golden", run, fields=["x*", "y"]).same
 
 
@@ -410,4 +410,4 @@ def test_save_counts_fields_and_steps(tmp_path: Path) -> None:
     assert ": 7 files for 1 field at 3 steps, " in out
     answer = command("golden", "check", tmp_path / "g", tmp_path / "a", "--field", "w")
     assert answer.status == 2
-    assert answer.out.count("no field matches 'w'; the golden files have 'v'") == 1
+    assert answer.out.count("no field that matches 'w'; the golden files have 'v'") == 1
