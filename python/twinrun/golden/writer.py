@@ -200,7 +200,6 @@ def _save_opened(
     """
     refs, left_out = request.fields_of(present, place[0])
     request.refuse(present.skipped, place[0])
-    request.check_data(present, place[0])
     named = request.fields is not None
     names = {*(r.name for r in refs), *kept_by_id}
     attributes = saved_attributes(present, names, named, request.ignored_attributes)
@@ -266,6 +265,7 @@ def _save_places(
     for group in steps.values():
         if request.key is None:
             with subject.open(group[0]) as present:
+                request.check_data(present, group[0][0])
                 saved = _save_opened(request, subject, group[0], present)
                 assert saved is not None
                 write(saved)

@@ -60,10 +60,10 @@ TimeUnit time_unit(std::string_view text) {
     return unit;
 }
 
-// The next unit down has so many to one of these; 0: not of this kind.
+// A unit below a second, and how many digits its dates have behind the point.
 struct Part {
     std::string_view unit;
-    int digits;  // of a fraction of a second
+    int digits;
 };
 constexpr std::array kFractions = {Part{"ms", 3},  Part{"us", 6},  Part{"ns", 9},
                                    Part{"ps", 12}, Part{"fs", 15}, Part{"as", 18}};
