@@ -76,6 +76,10 @@ class _Request:
     def decision(self, saved: GoldenFieldFacts, ref: FieldRef) -> Decision:
         """What counts as different in a field, element by element row by row."""
         found = saved.decision
+        if ref.unit is not None and (found.atol or found.rtol):  # NaT may lie within it
+            raise Incomparable(
+                "was saved with a tolerance, and no tolerance holds for dates", fix="save again"
+            )
         if self.ulp is None and not (self.periods.axes or self.periods.named):
             return found
         ulps = found.ulps if self.ulp is None else self.ulp

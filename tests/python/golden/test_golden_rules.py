@@ -15,6 +15,7 @@ from support import run_of_ranks
 
 import twinrun
 from twinrun import golden
+from twinrun.comparison.settings import Decision, Settings
 
 TIMES = settings(max_examples=50)
 
@@ -411,3 +412,16 @@ def test_save_counts_fields_and_steps(tmp_path: Path) -> None:
     answer = command("golden", "check", tmp_path / "g", tmp_path / "a", "--field", "w")
     assert answer.status == 2
     assert answer.out.count("no field that matches 'w'; the golden files have 'v'") == 1
+
+
+@pytest.mark.parametrize("keep_values", [0, 65536])
+def test_dates_that_were_saved_with_a_tolerance_are_saved_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep_values: int
+) -> None:
+    """As it once was possible."""
+    run = {"t": np.arange(100).astype("M8[s]")}
+    with monkeypatch.context() as once:
+        once.setattr(Settings, "decision", lambda *_: Decision(1e19, 0.0))
+        golden.save(run, tmp_path / "golden", keep_values=keep_values)
+    result = golden.check(tmp_path / "golden", run)
+    assert result.verdict == "incomparable" and "save again" in str(result.problems[0])
