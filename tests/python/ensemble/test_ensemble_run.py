@@ -347,12 +347,17 @@ def test_ctrl_c(times: int, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
 def test_tasks_at_once_share_no_core(tmp_path: Path) -> None:
+    met = tmp_path / "met"
+    met.mkdir()
+    # The first task ends only when a second one has begun, so two overlap on a machine of any speed.
+    program = f"""import os, time
+print(sorted(os.sched_getaffinity(0)))
+open(f"{met}/{{os.getpid()}}", "w").close()
+end = time.monotonic() + 60
+while len(os.listdir("{met}")) < 2 and time.monotonic() < end: time.sleep(0.001)"""
     study = write_study(
         tmp_path,
-        command=[
-            *PYTHON,
-            "import os, time\nprint(sorted(os.sched_getaffinity(0)))\nwhile time.process_time() < 0.05: pass",
-        ],
+        command=[*PYTHON, program],
         repetitions=6,
         concurrency=2,
         engine={"cores_per_task": 1},
