@@ -79,17 +79,23 @@ Result<> DifferenceFile::read_bytes(std::size_t b, std::span<std::byte> to) cons
                                          " (bytes from " + std::to_string(block.offset) + " on)"};
 }
 
-Result<> DifferenceFile::unpack(std::size_t b, Compressor& compressor, BlockScratch& scratch,
-                                std::span<std::byte> to, bool mix) const {
+Result<std::span<const std::byte>> DifferenceFile::packed(std::size_t b, BlockScratch& scratch) const {
     const PayloadBlock& block = difference_.blocks[b];
     if (scratch.packed.size() < block.bytes) scratch.packed.resize(block.bytes);
     const auto read = std::span(scratch.packed).first(block.bytes);
     TWR_CHECK(read_bytes(b, read));
+    return std::span<const std::byte>(read);
+}
+
+Result<> DifferenceFile::unpack(std::size_t b, Compressor& compressor, BlockScratch& scratch,
+                                std::span<std::byte> to) const {
+    const PayloadBlock& block = difference_.blocks[b];
+    TWR_TRY(const auto read, packed(b, scratch));
     auto unpacked = success();
     if (block.width == 1) {
         unpacked = compressor.unpack(read, to);
     } else if (block.form == BlockForm::sparse) {
-        unpacked = unpack_sparse(compressor, read, block.width, scratch.sparse, to, mix);
+        unpacked = unpack_sparse(compressor, read, block.width, scratch.sparse, to);
     } else {
         const PlaneItems items{block.width, block.form == BlockForm::sign_last};
         unpacked = unpack_planes(compressor, read, items, scratch.planes, to);
@@ -101,13 +107,16 @@ Result<> DifferenceFile::unpack(std::size_t b, Compressor& compressor, BlockScra
 Result<> DifferenceFile::read_block(std::size_t b, Compressor& compressor, BlockScratch& scratch,
                                     std::span<std::byte> to) const {
     if (difference_.blocks[b].codec == PayloadCodec::stored) return read_bytes(b, to);
-    return unpack(b, compressor, scratch, to, false);
+    return unpack(b, compressor, scratch, to);
 }
 
 Result<> DifferenceFile::mix_block(std::size_t b, Compressor& compressor, BlockScratch& scratch,
-                                   std::span<std::byte> to) const {
+                                   std::size_t bytes, std::span<const SparsePiece> pieces) const {
     if (!sparse(b)) return Error{ErrorCode::internal, path() + ": a block that is not sparse"};
-    return unpack(b, compressor, scratch, to, true);
+    TWR_TRY(const auto read, packed(b, scratch));
+    auto mixed = mix_sparse(compressor, read, difference_.blocks[b].width, scratch.sparse, bytes, pieces);
+    if (!mixed) return std::move(mixed).error().at(path());
+    return success();
 }
 
 }  // namespace twinrun

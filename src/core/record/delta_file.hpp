@@ -47,10 +47,10 @@ class DifferenceFile {
     [[nodiscard]] std::uint64_t block_chunks(std::size_t b) const;
     Result<> read_block(std::size_t b, Compressor& compressor, BlockScratch& scratch,
                         std::span<std::byte> to) const;
-    // The same XORed with what is in `to`, of a block whose form is sparse: only its items are
-    // touched.
-    Result<> mix_block(std::size_t b, Compressor& compressor, BlockScratch& scratch,
-                       std::span<std::byte> to) const;
+    // Parts of them XORed with what is in the pieces (`mix_sparse`), of a block whose form is
+    // sparse: only its items are touched. bytes: of all its chunks.
+    Result<> mix_block(std::size_t b, Compressor& compressor, BlockScratch& scratch, std::size_t bytes,
+                       std::span<const SparsePiece> pieces) const;
     [[nodiscard]] bool sparse(std::size_t b) const {
         return difference_.blocks[b].width != 1 && difference_.blocks[b].form == BlockForm::sparse;
     }
@@ -58,8 +58,10 @@ class DifferenceFile {
    private:
     DifferenceFile() = default;
     Result<> read_bytes(std::size_t b, std::span<std::byte> to) const;
-    Result<> unpack(std::size_t b, Compressor& compressor, BlockScratch& scratch, std::span<std::byte> to,
-                    bool mix) const;
+    // The bytes of a block, in the scratch.
+    Result<std::span<const std::byte>> packed(std::size_t b, BlockScratch& scratch) const;
+    Result<> unpack(std::size_t b, Compressor& compressor, BlockScratch& scratch,
+                    std::span<std::byte> to) const;
     std::shared_ptr<InputFile> file_;
     Difference difference_;
     std::uint64_t header_checksum_ = 0;

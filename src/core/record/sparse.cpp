@@ -119,24 +119,35 @@ std::size_t gather(std::span<const std::byte> from, std::size_t count, SparseScr
     return static_cast<std::size_t>(gap - scratch.gaps.data());
 }
 
-// Puts the items to their places. Returns whether the gaps have as many as there are, and no more
-// zeros than fit.
+// XORs the items with those at their places. items: of the block. Returns whether the gaps have as
+// many as there are, and no more zeros than fit.
 template <unsigned Width>
-bool scatter(std::span<const std::byte> gaps, const std::byte* values, std::size_t count,
-             std::span<std::byte> to, bool mix) {
-    const std::size_t items = to.size() / Width;
+bool scatter(std::span<const std::byte> gaps, const std::byte* values, std::size_t count, std::size_t items,
+             std::span<const SparsePiece> pieces) {
+    auto next = pieces.begin();
+    // The piece that the walk is in or behind: its items, and its bytes.
+    std::size_t begin = 0;
+    std::size_t end = 0;
+    std::byte* to = nullptr;
     std::size_t item = 0;
     std::size_t done = 0;
     for (const std::byte gap : gaps) {
         item += std::to_integer<std::size_t>(gap);
         if (std::to_integer<std::size_t>(gap) == kLongestGap) continue;
         if (item >= items || done == count) return false;
-        std::uint64_t wide = 0;
-        for (unsigned plane = 0; plane < Width; ++plane)
-            wide |= std::to_integer<std::uint64_t>(values[plane * count + done]) << (8 * plane);
-        std::byte* const at = to.data() + item * Width;
-        if (mix) wide ^= item_at<Width>(at);
-        put_item<Width>(at, static_cast<ItemOf<Width>>(wide));
+        while (item >= end && next != pieces.end()) {
+            begin = next->begin / Width;
+            end = begin + next->to.size() / Width;
+            to = next->to.data();
+            ++next;
+        }
+        if (item >= begin && item < end) {
+            std::uint64_t wide = 0;
+            for (unsigned plane = 0; plane < Width; ++plane)
+                wide |= std::to_integer<std::uint64_t>(values[plane * count + done]) << (8 * plane);
+            std::byte* const at = to + (item - begin) * Width;
+            put_item<Width>(at, static_cast<ItemOf<Width>>(wide ^ item_at<Width>(at)));
+        }
         ++item;
         ++done;
     }
@@ -168,12 +179,12 @@ std::size_t pack(Compressor& compressor, std::span<const std::byte> from, Sparse
 }
 
 template <unsigned Width>
-Result<> unpack(Compressor& compressor, std::span<const std::byte> from, SparseScratch& scratch,
-                std::span<std::byte> to, bool mix) {
+Result<> mix(Compressor& compressor, std::span<const std::byte> from, SparseScratch& scratch,
+             std::size_t bytes, std::span<const SparsePiece> pieces) {
     const auto damaged = [](const char* what) { return Error{ErrorCode::damaged, what}; };
     constexpr std::size_t kNumbers = 4 * (kNumbersBefore + Width);
-    const std::size_t items = to.size() / Width;
-    if (to.size() % Width != 0 || from.size() < kNumbers) return damaged("planes that are cut short");
+    const std::size_t items = bytes / Width;
+    if (bytes % Width != 0 || from.size() < kNumbers) return damaged("planes that are cut short");
     Decoder numbers(from);
     const std::size_t count = numbers.get<std::uint32_t>();
     const std::size_t gaps = numbers.get<std::uint32_t>();
@@ -189,9 +200,8 @@ Result<> unpack(Compressor& compressor, std::span<const std::byte> from, SparseS
                                std::span(scratch.values).subspan(plane * count, count)));
     }
     if (!left.empty()) return damaged("bytes behind the last plane");
-    if (!mix && !to.empty()) std::memset(to.data(), 0, to.size());
     const auto gap_bytes = std::span<const std::byte>(scratch.gaps).first(gaps);
-    if (!scatter<Width>(gap_bytes, scratch.values.data(), count, to, mix))
+    if (!scatter<Width>(gap_bytes, scratch.values.data(), count, items, pieces))
         return damaged("gaps that do not fit the items of a block");
     return success();
 }
@@ -208,11 +218,18 @@ std::size_t pack_sparse(Compressor& compressor, std::span<const std::byte> from,
 }
 
 Result<> unpack_sparse(Compressor& compressor, std::span<const std::byte> from, unsigned width,
-                       SparseScratch& scratch, std::span<std::byte> to, bool mix) {
+                       SparseScratch& scratch, std::span<std::byte> to) {
+    if (!to.empty()) std::memset(to.data(), 0, to.size());
+    const SparsePiece all{0, to};
+    return mix_sparse(compressor, from, width, scratch, to.size(), {&all, 1});
+}
+
+Result<> mix_sparse(Compressor& compressor, std::span<const std::byte> from, unsigned width,
+                    SparseScratch& scratch, std::size_t bytes, std::span<const SparsePiece> pieces) {
     switch (width) {
-        case 2: return unpack<2>(compressor, from, scratch, to, mix);
-        case 4: return unpack<4>(compressor, from, scratch, to, mix);
-        default: return unpack<8>(compressor, from, scratch, to, mix);
+        case 2: return mix<2>(compressor, from, scratch, bytes, pieces);
+        case 4: return mix<4>(compressor, from, scratch, bytes, pieces);
+        default: return mix<8>(compressor, from, scratch, bytes, pieces);
     }
 }
 

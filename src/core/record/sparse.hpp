@@ -24,9 +24,18 @@ struct SparseScratch {
 // whole items of `width` bytes, one of kPlaneWidths.
 std::size_t pack_sparse(Compressor& compressor, std::span<const std::byte> from, unsigned width,
                         SparseScratch& scratch, std::span<std::byte> to);
-// Exactly to.size() bytes, whole items; with `mix` the items are XORed with those that are there.
-// After an error with `mix`, a part of them is.
+// Exactly to.size() bytes, whole items.
 Result<> unpack_sparse(Compressor& compressor, std::span<const std::byte> from, unsigned width,
-                       SparseScratch& scratch, std::span<std::byte> to, bool mix);
+                       SparseScratch& scratch, std::span<std::byte> to);
+
+// A stretch of a block, and where it goes.
+struct SparsePiece {
+    std::size_t begin;        // its first byte in the block
+    std::span<std::byte> to;  // whole items
+};
+// The items of a block of `bytes` bytes, XORed with those that are in the pieces; items between
+// pieces are left out. pieces: ascending, apart. After an error a part of the items is there.
+Result<> mix_sparse(Compressor& compressor, std::span<const std::byte> from, unsigned width,
+                    SparseScratch& scratch, std::size_t bytes, std::span<const SparsePiece> pieces);
 
 }  // namespace twinrun

@@ -146,10 +146,10 @@ std::uint64_t StepMap::mean_run(std::size_t segment) const {
 
 // Payload that is to come to a place of the output.
 struct RecordChain::Request {
-    Location source;
-    std::uint64_t count;
-    std::uint64_t to;  // chunk of the output
-    bool repeat;
+    Location source = 0;
+    std::uint64_t count = 0;
+    std::uint64_t to = 0;  // chunk of the output
+    bool repeat = false;
     bool mix = false;  // it is XORed with what is there
 };
 
@@ -358,9 +358,37 @@ struct RecordChain::Blocks {
     [[nodiscard]] std::size_t count() const { return groups.size() - 1; }
 };
 
+// Sorts requests of one difference by source: chunks of one block follow each other then. Those
+// that go on in the payload and in the output become one. Where they differ in `mix`, the shorter
+// one is mixed with zeros: a long chain of steps in which a few chunks are unchanged, each time
+// others, would fall into more and more pieces.
+void RecordChain::join(std::vector<Request>& requests, std::uint32_t chunk_bytes, std::byte* to) {
+    const auto by_source = [](const Request& a, const Request& b) { return a.source < b.source; };
+    if (!std::is_sorted(requests.begin(), requests.end(), by_source))
+        std::sort(requests.begin(), requests.end(), by_source);
+    const auto go_on = [&](Request& a, Request& b) {
+        if (a.repeat || b.repeat || b.source != a.source + a.count || b.to != a.to + a.count) return false;
+        if (a.mix == b.mix) return true;
+        Request& plain = a.mix ? b : a;
+        if (plain.count > (a.mix ? a : b).count) return false;
+        std::memset(to + plain.to * chunk_bytes, 0, plain.count * chunk_bytes);
+        plain.mix = true;
+        return true;
+    };
+    std::size_t kept = 0;
+    for (std::size_t i = 1; i < requests.size(); ++i) {
+        if (go_on(requests[kept], requests[i])) {
+            requests[kept].count += requests[i].count;
+        } else {
+            requests[++kept] = requests[i];
+        }
+    }
+    if (!requests.empty()) requests.resize(kept + 1);
+}
+
 // Adds the parts of blocks that hold these chunks of one difference. next: grows by the chunks that
 // they were XORed with, which are all of earlier differences.
-Result<> RecordChain::find_blocks(std::uint32_t ordinal, std::vector<Request>& requests,
+Result<> RecordChain::find_blocks(std::uint32_t ordinal, const std::vector<Request>& requests,
                                   std::uint32_t chunk_bytes, Blocks& found, std::vector<Request>& next) {
     TWR_TRY(auto opened, open(ordinal));
     const DifferenceFile& file = *opened;
@@ -371,9 +399,6 @@ Result<> RecordChain::find_blocks(std::uint32_t ordinal, std::vector<Request>& r
     }
     const std::size_t number = found.files.size();
     found.files.push_back(std::move(opened));
-    // Chunks of one block follow each other then.
-    std::sort(requests.begin(), requests.end(),
-              [](const Request& a, const Request& b) { return a.source < b.source; });
     const std::size_t known = next.size();
     for (const Request& request : requests) {
         const std::uint64_t steps = request.repeat ? 1 : request.count;
@@ -411,6 +436,16 @@ Result<> RecordChain::find_blocks(std::uint32_t ordinal, std::vector<Request>& r
     return success();
 }
 
+// Whether each chunk of a block comes to at most one place. parts: of one block.
+bool RecordChain::apart(std::span<const Part> parts) {
+    std::uint64_t end = 0;
+    return std::all_of(parts.begin(), parts.end(), [&](const Part& part) {
+        const bool behind = !part.repeat && part.first >= end;
+        end = part.first + part.count;
+        return behind;
+    });
+}
+
 // Reads one block and puts its parts to their places in `to`; with mix by XOR.
 Result<> RecordChain::read_parts(const Blocks& blocks, std::size_t block, ReadScratch& scratch,
                                  std::uint32_t chunk_bytes, std::byte* to) {
@@ -428,8 +463,15 @@ Result<> RecordChain::read_parts(const Blocks& blocks, std::size_t block, ReadSc
         parts.size() == 1 && !head.repeat && head.first == 0 && head.count * chunk_bytes == size;
     if (whole && !head.mix)
         return file.read_block(number, scratch.compressor, scratch.block, {to + head.to * chunk_bytes, size});
-    if (whole && file.sparse(number))
-        return file.mix_block(number, scratch.compressor, scratch.block, {to + head.to * chunk_bytes, size});
+    if (file.sparse(number) && apart(parts)) {
+        scratch.pieces.clear();
+        for (const Part& part : parts) {
+            const std::span piece(to + part.to * chunk_bytes, part.count * chunk_bytes);
+            if (!part.mix) std::memset(piece.data(), 0, piece.size());
+            scratch.pieces.push_back({part.first * chunk_bytes, piece});
+        }
+        return file.mix_block(number, scratch.compressor, scratch.block, size, scratch.pieces);
+    }
     if (bytes.size() < size) bytes.resize(size);
     TWR_CHECK(file.read_block(number, scratch.compressor, scratch.block, std::span(bytes).first(size)));
     for (const Part& part : parts) {
@@ -497,6 +539,7 @@ Result<> RecordChain::fetch(std::span<const Request> requests, std::uint32_t chu
             const auto newest = std::prev(left.end());
             if (bases.contains(newest->first)) break;
             next.clear();
+            join(newest->second, chunk_bytes, to);
             TWR_CHECK(find_blocks(newest->first, newest->second, chunk_bytes, blocks, next));
             left.erase(newest);
             for (const Request& base : next)

@@ -42,6 +42,7 @@ struct ReadScratch {
     Compressor compressor;
     BlockScratch block;
     std::vector<std::byte> chunks;
+    std::vector<SparsePiece> pieces;
     AlignedBytes part;  // for who calls read()
 };
 
@@ -133,9 +134,11 @@ class RecordChain {
                            std::span<std::byte> to, ReadScratch* own);
     Result<> fetch_bytes(const StepMap& map, std::size_t segment, std::uint64_t offset,
                          std::span<std::byte> to, ReadScratch* own);
-    Result<> find_blocks(std::uint32_t ordinal, std::vector<Request>& requests, std::uint32_t chunk_bytes,
-                         Blocks& found, std::vector<Request>& next);
+    static void join(std::vector<Request>& requests, std::uint32_t chunk_bytes, std::byte* to);
+    Result<> find_blocks(std::uint32_t ordinal, const std::vector<Request>& requests,
+                         std::uint32_t chunk_bytes, Blocks& found, std::vector<Request>& next);
     Result<> read_blocks(const Blocks& blocks, std::uint32_t chunk_bytes, std::byte* to, ReadScratch* own);
+    static bool apart(std::span<const Part> parts);
     Result<> read_parts(const Blocks& blocks, std::size_t block, ReadScratch& scratch,
                         std::uint32_t chunk_bytes, std::byte* to);
     static void add_bases(const Difference& difference, std::uint64_t position, std::uint64_t count,

@@ -37,7 +37,9 @@ class Sparse : public ::testing::Test {
     }
     Result<> unpack(std::span<const std::byte> packed, unsigned width, std::span<std::byte> to,
                     bool mix = false) {
-        return unpack_sparse(compressor_, packed, width, scratch_, to, mix);
+        if (!mix) return unpack_sparse(compressor_, packed, width, scratch_, to);
+        const SparsePiece all{0, to};
+        return mix_sparse(compressor_, packed, width, scratch_, to.size(), {&all, 1});
     }
     Compressor compressor_;
     SparseScratch scratch_;
@@ -75,6 +77,33 @@ TEST_F(Sparse, ComesBackAsItWas) {
                 EXPECT_FALSE(unpack(packed, width, back).ok());
             }
         }
+    }
+}
+
+// Some stretches of a block, each to a place of its own: as if the whole was unpacked, then cut.
+TEST_F(Sparse, PiecesAreThoseOfTheWhole) {
+    std::mt19937_64 random(test_seed(263));
+    for (int round = 0; round < 300; ++round) {
+        const unsigned width = kPlaneWidths[random() % 3];
+        const std::size_t items = 1 + random() % 5000;
+        const RecordBytes from = sparse_items(random, items, width, 3 + random() % 600);
+        RecordBytes packed(from.size() + 64);
+        packed.resize(pack_sparse(compressor_, from, width, scratch_, packed));
+        if (packed.empty()) continue;  // more than half, of the few
+        // Empty ones, neighbours, the block's ends, all of it, none.
+        std::vector<SparsePiece> pieces;
+        RecordBytes to = testing::random_bytes(random, from.size());
+        RecordBytes wanted = to;
+        const std::size_t most = 1 + random() % items;
+        for (std::size_t item = random() % 2 == 0 ? 0 : random() % items; item < items && round % 20 != 0;) {
+            const std::size_t count = std::min<std::size_t>(random() % (most + 1), items - item);
+            pieces.push_back({item * width, std::span(to).subspan(item * width, count * width)});
+            for (std::size_t i = item * width; i < (item + count) * width; ++i)
+                wanted[i] ^= from[i];
+            item += count + (random() % 2 == 0 ? 0 : 1 + random() % most);
+        }
+        ASSERT_TRUE(mix_sparse(compressor_, packed, width, scratch_, from.size(), pieces).ok());
+        ASSERT_EQ(to, wanted) << round;
     }
 }
 
