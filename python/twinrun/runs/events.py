@@ -24,6 +24,7 @@ __all__ = [
     "EVENTS",
     "KEPT",
     "KERNELS",
+    "VERSION",
     "Decoded",
     "Event",
     "Traced",

@@ -48,9 +48,11 @@ class Divergence:
         if callable(self._action):
             self._action(found)
         elif self._action == "stop" and self._mark is None:
-            raise TraceDiverged.at(found, path)
+            raise TraceDiverged.at(found, path, self._reference.other_version())
         else:
-            warnings.warn(f"twinrun: differs from {path}: {found}", RuntimeWarning, stacklevel=5)
+            fix = self._reference.other_version()
+            said = f"twinrun: differs from {path}: {found}" + (f"; {fix}" if fix else "")
+            warnings.warn(said, RuntimeWarning, stacklevel=5)
 
     def agree(self, iteration: int, found: Origin | None, *, stopped: bool, last: bool) -> None:
         """Where processes work together, all of them end after the same iteration: see `StopMark`.
@@ -70,6 +72,6 @@ class Divergence:
         path = self._reference.path
         if found is not None or (self._first is not None and not waits):
             assert self._first is not None
-            raise TraceDiverged.at(self._first, path)
+            raise TraceDiverged.at(self._first, path, self._reference.other_version())
         if told is not None:
             raise TraceDiverged(f"another process differs from its reference: {told}", where=path)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from .._core import __version__
 from ..errors import Incomparable, TwinrunError
-from ..runs.events import Event
+from ..runs.events import VERSION, Event
 from .alignment import is_rest, leading
 from .reading import TraceSubject
 from .result import Origin
@@ -28,7 +29,7 @@ class TraceDiverged(TwinrunError):
     origin: Origin | None = None
 
     @classmethod
-    def at(cls, origin: Origin, where: str) -> TraceDiverged:
+    def at(cls, origin: Origin, where: str, fix: str | None = None) -> TraceDiverged:
         """Makes the error for a place.
 
         Parameters
@@ -37,13 +38,15 @@ class TraceDiverged(TwinrunError):
             Where the difference enters.
         where : str
             The reference.
+        fix : str, default None
+            What to do first.
 
         Returns
         -------
         TraceDiverged
             The error; it is not raised.
         """
-        error = cls(f"differs from here: {origin}", where=where)
+        error = cls(f"differs from here: {origin}", where=where, fix=fix)
         error.origin = origin
         return error
 
@@ -54,6 +57,15 @@ class Reference:
     def __init__(self, path: str, rank: int) -> None:
         self.path, self._rank = path, rank
         self._subject = TraceSubject(path)
+
+    def other_version(self) -> str | None:
+        """What to do first where another version of twinrun wrote it, which may record less or more."""
+        if not self._subject.written_otherwise():
+            return None
+        return (
+            f"it was written by {self._subject.written_by()}, and this is twinrun {__version__} (format {VERSION}): "
+            "make both traces with one version, as each has records that the other lacks"
+        )
 
     def first(self, iteration: int, events: Sequence[Event], problems: Sequence[str]) -> Origin | None:
         """The first divergence of an iteration. Raises Incomparable where it cannot be compared."""

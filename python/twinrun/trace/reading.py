@@ -11,10 +11,11 @@ from typing import NamedTuple
 import numpy as np
 
 from .. import _core
+from .._core import __version__
 from ..comparison.renames import Rename
 from ..errors import DamagedFile, FormatError, TwinrunError
 from ..formats.element_types import storage_dtype
-from ..runs.events import DIGESTS, EVENTS, Event, decoded_events, is_trace_field
+from ..runs.events import DIGESTS, EVENTS, VERSION, Event, decoded_events, is_trace_field
 from ..runs.fields import FieldRef
 from ..runs.histories import HistorySubject
 from ..runs.metadata import check_content
@@ -103,6 +104,11 @@ class TraceSubject:
         program = "" if self.provenance is None else self.provenance.text("compiler", "twinrun_version")
         formats = ", ".join(map(str, sorted(self._formats)))
         return f"twinrun {program or '(version not known)'} (format {formats})"
+
+    def written_otherwise(self) -> bool:
+        """Whether another version of twinrun, or of the format, wrote it, as far as is known."""
+        program = "" if self.provenance is None else self.provenance.text("compiler", "twinrun_version")
+        return bool(self._formats - {VERSION}) or program not in ("", __version__)
 
     def events(self, rank: int, iteration: int) -> tuple[list[Event], list[str], list[str]]:
         """(events, problems, names of fields beside the trace). Raises TwinrunError."""

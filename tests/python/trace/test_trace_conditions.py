@@ -12,6 +12,7 @@ from said_conditions import histories_say
 
 import twinrun
 from twinrun.runs.events import Event, Traced, encoded_events
+from twinrun.trace.online import Reference, TraceDiverged
 
 Facts = dict[str, dict[str, str]]
 
@@ -137,3 +138,14 @@ def test_an_older_format_is_named_where_the_version_of_the_program_is_the_same(
     monkeypatch.undo()
     found = twinrun.compare_traces(old, new)
     assert any(f"{old} was written by twinrun 0.1.0 (format 1)" in n for n in found.notes), found.notes
+
+
+def test_a_reference_of_another_version_is_named(tmp_path: Path, say) -> None:
+    events = [Event("forward", 0, "layer", "Linear", "forward", 0, -1, [])]
+    for version, named in ((twinrun.__version__, False), ("0.0.1", True)):
+        reference = Reference(of_version(tmp_path / version, version, say, more=True), 0)
+        found = reference.first(0, events, [])
+        assert found is not None
+        error = TraceDiverged.at(found, reference.path, reference.other_version())
+        assert (f"written by twinrun {version} (format 2)" in str(error)) == named, error
+        assert (f"this is twinrun {twinrun.__version__} (format 2)" in str(error)) == named
