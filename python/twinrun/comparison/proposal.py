@@ -19,6 +19,9 @@ from .work import compare
 __all__ = ["FieldSpread", "Proposal", "propose"]
 
 _LONGEST = 200  # characters of a comment with the values of an attribute
+# Magnitudes that stand for a missing value in many files; those of NetCDF and CMIP are huge.
+_HUGE = 1e15
+_OFTEN_MISSING = {999.0, 9999.0, 99999.0, 32767.0, 32768.0, 2147483647.0, 2147483648.0}
 
 
 @dataclass
@@ -30,7 +33,7 @@ class FieldSpread:
     largest: max |a-b| by step, over all comparisons; infinite where no number is at least as large, for
     the reasons `endless`. relative: the largest |a-b| / |a| of elements that differ. differing: the largest
     share of elements that differ in any comparison. periods: the lengths of its circles by component, each
-    that a comparison had.
+    that a comparison had. values: both at the largest |a-b| of all, where they are known.
     """
 
     name: str
@@ -44,6 +47,7 @@ class FieldSpread:
     relative: float = 0.0
     differing: float = 0.0
     periods: set[tuple[float, ...]] = field(default_factory=set)
+    values: tuple[float, float] | None = None
 
     def add(self, f: FieldComparison) -> None:
         """Adds the result of a comparison for equality."""
@@ -59,6 +63,9 @@ class FieldSpread:
             value = math.inf
             if (why := _why_endless(f)) not in self.endless:
                 self.endless.append(why)
+        if value > self.overall:
+            a, b = f.max_abs_a, f.max_abs_b
+            self.values = None if a is None or b is None else (float(a), float(b))
         self.largest[f.step] = max(self.largest.get(f.step, 0.0), value)
         self.relative = max(self.relative, f.max_rel_diff)
         if f.elements:
@@ -68,6 +75,14 @@ class FieldSpread:
     def overall(self) -> float:
         """The largest |a-b| of all steps."""
         return max(self.largest.values(), default=0.0)
+
+    @property
+    def may_be_missing(self) -> bool:
+        """Whether one value at the largest |a-b| often stands for a missing one, and is most of |a-b|."""
+        if self.values is None:
+            return False
+        larger = max(map(abs, self.values))
+        return self.overall >= larger / 2 and (larger >= _HUGE or larger in _OFTEN_MISSING)
 
 
 def _kind(f: FieldComparison) -> str:
@@ -174,6 +189,12 @@ class Proposal:
             said += f"; relative up to {spread.relative:.3g}"
         more = period if spread.dtype in FLOATING else ["integers = true"]
         rules = [said]
+        if spread.values is not None and spread.may_be_missing:
+            a, b = spread.values
+            rules.append(
+                f"# The values there are {a!r} and {b!r}, so that this passes nearly any value of that size. "
+                "Does one stand for a missing value?"
+            )
         if self.by_step and len(steps) > 1:
             # Differences grow: a step gets the largest spread of all steps up to it.
             reached = 0.0

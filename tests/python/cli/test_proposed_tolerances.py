@@ -179,6 +179,20 @@ def test_no_tolerance_is_infinite(tmp_path: pathlib.Path, a: float, b: float, sa
     assert command("compare", *files, "--tolerances", path).status == 1
 
 
+def test_a_missing_value_against_another_value_is_pointed_out(tmp_path: pathlib.Path) -> None:
+    a, b = np.linspace(280, 290, 50), np.linspace(280, 290, 50)
+    b[3] += 0.25
+    for value, said in ((None, False), (1e20, True)):
+        b[7] = a[7] if value is None else value
+        for name, x in (("a", a), ("b", b)):
+            np.save(tmp_path / f"{name}.npy", x)
+        text = command("tolerances", tmp_path / "a.npy", tmp_path / "b.npy").out
+        assert (
+            f"# The values there are {float(a[7])} and 1e+20, so that this passes nearly any value" in text
+        ) == said
+        assert ("Does one stand for a missing value?" in text) == said
+
+
 def test_the_largest_tolerance_is_not_rounded_to_infinity(tmp_path: pathlib.Path) -> None:
     """One digit more than 1.7e308 is no number of f64."""
     files = two_files(tmp_path, {"x": np.array([HUGE])}, {"x": np.array([0.0])})
