@@ -21,7 +21,7 @@ pytest.importorskip("aiohttp", reason="objects of web servers need aiohttp: pip 
 
 Request = http.server.BaseHTTPRequestHandler
 COUNT = 32 << 10  # bytes of the range
-LIMIT = 0.3  # seconds
+LIMIT = 0.5  # seconds
 MOST = 64 << 20  # bytes that a server can send before it sees that nobody reads: buffers of sockets
 
 
@@ -78,6 +78,8 @@ def answered(request: Request, headers: dict[str, str]) -> None:
 def test_a_silent_server_is_waited_for_within_a_limit(
     server: ObjectServer, read: object, monkeypatch: pytest.MonkeyPatch, begun: bool
 ) -> None:
+    assert read()  # what a first client loads takes more than the limit on a busy machine
+    server.asked.clear()
     monkeypatch.setenv("TWINRUN_REMOTE_TIMEOUT", str(LIMIT))
     monkeypatch.setattr(limits, "_LEAST_RATE", 1e9)
     ended = threading.Event()
