@@ -20,6 +20,7 @@ void twinrun::define_words(nb::module_& m) {
     m.attr("TEXT_LABEL") = text(kTextLabel);
     m.attr("MASK_LABEL") = text(kMaskLabel);
     m.attr("SHAPE_LABEL") = text(kShapeLabel);
+    m.def("never_tolerated", &never_tolerated, "name"_a);
     m.def("tolerance_text", &tolerance_text, "tolerance"_a, "ulps"_a.none() = nb::none());
     m.def("values_text", &values_text, "a"_a, "b"_a, "difference"_a);
     m.def("distance_text", &distance_text, "difference"_a, "allowed"_a);

@@ -288,8 +288,23 @@ def _write_example(formatter: click.HelpFormatter, line: str, said: str) -> None
     formatter.write(f"{indent}{line}\n")
 
 
+_NUMBER_TYPES = (type(click.INT), type(click.FLOAT))
+
+
 class Verb(click.Command):
     """A verb, whose help has groups of options, examples and exit statuses."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given, _, _ = self.make_parser(ctx).parse_args(args=[*args])
+        for param in self.get_params(ctx):
+            if not isinstance(param.type, _NUMBER_TYPES):
+                continue
+            values = given.get(param.name)
+            for text in values if isinstance(values, (list, tuple)) else [values]:
+                # Python takes 1_0 for 10, and digits of any script.
+                if isinstance(text, str) and ("_" in text or not text.isascii()):
+                    raise click.BadParameter(f"{text!r} is no number.", ctx=ctx, param=param)
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, records in options_of(self, ctx):

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..errors import in_words_of_the_caller
+from ..formats.element_types import FLOATING
 from ..formats.texts import never_tolerated
 from ..words import number
 from .words import ranked, tolerance_text
@@ -216,7 +217,12 @@ def _passing(c: Comparison) -> str:
     floats = [f for f in c.fields if f.different]
     if c.problems:  # nothing passes then
         return ""
-    if any(f.kind is not None or f.particles is not None or never_tolerated(f.field) for f in floats):
+    if any(
+        f.kind is not None
+        or f.particles is not None
+        or (f.dtype not in FLOATING and never_tolerated(f.field))
+        for f in floats
+    ):
         return ""
     if any(f.infinite for f in floats):
         return "; no atol would pass: some |a-b| is no finite number (a NaN, an infinity, or an overflow)"

@@ -53,7 +53,7 @@ class FieldSpread:
         """Adds the result of a comparison for equality."""
         self.comparisons += 1
         self.kind = self.kind or _kind(f)
-        if f.kind is not None or never_tolerated(f.field):
+        if f.kind is not None or (f.dtype not in FLOATING and never_tolerated(f.field)):
             self.exact = True
             self.exact_differs |= not f.same
             return
@@ -91,7 +91,7 @@ def _kind(f: FieldComparison) -> str:
         return f.kind
     if not never_tolerated(f.field):
         return f.dtype
-    return "text" if f.field.endswith(SUFFIX) else "mask" if f.field.endswith(MASK) else "shape"
+    return "text" if f.field.endswith(SUFFIX) else "mask" if f.field.endswith(MASK) else f"{f.dtype} label"
 
 
 def _why_endless(f: FieldComparison) -> str:

@@ -48,11 +48,16 @@ def code_of(kind: Any, pa: ModuleType) -> tuple[str | None, str | None]:
     if t.is_integer(kind) or t.is_floating(kind):
         known = dtype_of(np.dtype(kind.to_pandas_dtype()))
         return (None if known is None else known[0]), None
-    if t.is_timestamp(kind) or t.is_duration(kind) or t.is_time64(kind) or t.is_date64(kind):
-        return "i64", str(kind)
-    if t.is_time32(kind) or t.is_date32(kind):
-        return "i32", str(kind)
-    return None, None
+    # Units as NumPy writes them; a time of day is a span since midnight.
+    if t.is_timestamp(kind):
+        return "i64", f"M8[{kind.unit}]"
+    if t.is_duration(kind) or t.is_time64(kind):
+        return "i64", f"m8[{kind.unit}]"
+    if t.is_date64(kind):
+        return "i64", "M8[ms]"
+    if t.is_time32(kind):
+        return "i32", f"m8[{kind.unit}]"
+    return ("i32", "M8[D]") if t.is_date32(kind) else (None, None)
 
 
 def arrow_type(one: Any, pa: ModuleType) -> str:
@@ -212,7 +217,7 @@ def arrow_columns(table: Any, where: str) -> Iterator[tuple[str, object]]:
     pa, _ = import_pyarrow(where)
     for entry, column in zip(table.schema, table.columns, strict=True):
         name = column_name(entry.name)
-        code, _ = code_of(column.type, pa)
+        code, unit = code_of(column.type, pa)
         chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
         for path, categories in categories_of(entry, chunks, pa).items():
             yield f"{name}@categories{path}", _objects(categories)
@@ -220,6 +225,7 @@ def arrow_columns(table: Any, where: str) -> Iterator[tuple[str, object]]:
             yield name, _objects(list(itertools.chain.from_iterable(c.to_pylist() for c in chunks)))
             continue
         parts = [numbers_of(c, code, pa) for c in chunks]
-        yield name, np.concatenate(parts) if parts else np.empty(0, code)
+        numbers = np.concatenate(parts) if parts else np.empty(0, code)
+        yield name, numbers if unit is None else numbers.astype(np.int64, copy=False).view(unit)
         if column.null_count:
             yield f"{name}{MASK}", np.concatenate([is_missing(c) for c in chunks])

@@ -307,7 +307,8 @@ class Walker:
         labels = ("indices", "values") if isinstance(parts[1], Opaque) and not isinstance(parts[2], Opaque) else (
             "compressed", "plain", "values")  # fmt: skip
         for label, entry in zip(labels, tensors, strict=False):
-            yield from self.walk(_joined(name, label), entry, depth + 1)
+            part = _joined(name, label) if label == "values" else f"{name}@{label}"
+            yield from self.walk(part, entry, depth + 1)
 
 
 def _storage_key(value: Any) -> str | None:

@@ -40,7 +40,6 @@ __all__ = [
 
 SUFFIX = _core.TEXT_LABEL
 MASK = _core.MASK_LABEL  # of a field of bool: True where an element of the other field has no value
-_EXACT_LABELS = (SUFFIX, MASK, _core.SHAPE_LABEL)
 _BYTES = 16
 _CONTROLS = bytes(b for b in (*range(32), 127) if b not in b"\t\n\r\f")
 _FIRST = 256
@@ -51,9 +50,13 @@ _AS_PYTHON = ("b1", "i8", "f8", "c16")  # numpy types with the same values as Py
 
 
 def never_tolerated(name: str) -> bool:
-    """Whether no tolerance may apply to a field: digests of texts, masks and shapes, recognised by the
-    field's name."""
-    return name.endswith(_EXACT_LABELS)
+    """Whether no tolerance may apply to a field that is not floating: digests of texts, masks, shapes, places
+    of sparse arrays and other labels, recognised by the field's name.
+
+    >>> never_tolerated("m@indices"), never_tolerated("T@coords.level"), never_tolerated("T")
+    (True, True, False)
+    """
+    return _core.never_tolerated(name)
 
 
 def names_to_choose(name: str) -> list[str]:
@@ -75,7 +78,7 @@ def column_name(name: str) -> str:
 
     A column that is itself called `x@mask` is not a mask: it becomes `x@mask#`.
     """
-    return name + "#" if name.rstrip("#").endswith(_EXACT_LABELS) else name
+    return name + "#" if never_tolerated(name.rstrip("#")) else name
 
 
 @functools.cache

@@ -247,9 +247,10 @@ def open_zarr(path: str, attributes: object = False) -> FileContent:
             if not _is_array(metadata, version):
                 content.say(key, "(group)", "")
                 continue
-            _say(content, key, metadata, version)
             with reading(store.place(key), f"array {title!r:.80}"):
-                content.say(key, "(fill value)", _add_array(content, store, key, metadata, version, cache))
+                fill = _add_array(content, store, key, metadata, version, cache)
+                _say(content, key, metadata, version)
+                content.say(key, "(fill value)", fill)
                 if isinstance(values, dict):
                     packed = {w: values[w] for w in MEANING if type(values.get(w)) in (int, float)}
                     entries.append((title, packed))
@@ -337,7 +338,9 @@ def _say(content: FileContent, key: str, metadata: dict[str, Any], version: int)
     if isinstance(kind, str) and kind[:1] in "<>|=":
         kind = kind[1:]
     if not isinstance(kind, str):
-        content.say(key, "(type)", kind, meaning=True)
+        field = content.fields.get(key)
+        if field is None or field.unit is None:  # the unit of dates is compared with the field
+            content.say(key, "(type)", kind, meaning=True)
     elif kind[:1] in "SUV" and version == 2:
         content.say(key, "(type)", kind)
     if version == 3 and metadata.get("dimension_names") is not None:

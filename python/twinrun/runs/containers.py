@@ -117,6 +117,32 @@ class _Flat:
         """Adds a label of `name`."""
         self.walk(f"{name}@{label}", value)
 
+    def exactly(self, name: str, label: str, value: Any) -> None:
+        """Adds a label of `name` whose numbers are equal or different, as texts are: no tolerance holds."""
+        self._exactly(f"{name}@{label}", value)
+
+    def _exactly(self, name: str, value: Any) -> None:
+        if isinstance(value, Mapping) and value:
+            for key, one in value.items():
+                self._exactly(_joined(name, key), one)
+        elif isinstance(value, (bool, int, float, complex, np.number, np.bool_)):
+            _text(self, name, value)
+        elif isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
+            self._digests(name, value)
+        elif isinstance(value, (list, tuple)) and (array := _array_of(value)) is not None:
+            self._digests(name, array)
+        elif isinstance(value, (list, tuple)) and not all(type(v) is str for v in value):
+            for at, one in enumerate(value):
+                self._exactly(_joined(name, at), one)
+        else:
+            self.walk(name, value)
+
+    def _digests(self, name: str, numbers: np.ndarray) -> None:
+        """Adds numbers as digests of single values of NumPy, which keep their type."""
+        values = np.empty(numbers.shape, object)
+        values.reshape(-1)[:] = _objects(numbers.reshape(-1))
+        self.add_texts(name, values)
+
     def texts(self, name: str, values: Iterable[object]) -> None:
         self.add_texts(name, _objects(values))
 
@@ -161,7 +187,7 @@ def _entries(flat: _Flat, name: str, entries: Iterable[tuple[object, object]]) -
 
 # Names of labels as `_Flat.label` makes them; a caller's own key may look like one.
 _LABEL = re.compile(
-    r"@(attrs|categories|class|columns|coords|dense|dims|fill|group|index|indexes|layout|mask|metadata|name|ordered|rows|shape|title|types?|unit|variable)\b"
+    r"@(attrs|categories|class|columns|compressed|coords|dense|dims|fill|group|index|indexes|indices|layout|mask|metadata|name|ordered|plain|rows|shape|title|types?|unit|variable)\b"
 )
 
 
@@ -316,7 +342,7 @@ def _masked(flat: _Flat, name: str, value: np.ma.MaskedArray) -> None:
     with np.errstate(all="ignore"):  # that of a packed variable may have the type of what is stored
         default = np.asarray(np.ma.default_fill_value(value)).astype(filled.dtype)
     if filled.tobytes() != default.tobytes():
-        flat.label(name, "fill", filled)
+        flat.exactly(name, "fill", filled)
     mask = np.ma.getmaskarray(value)
     if not mask.any():
         flat.walk(name, np.ma.getdata(value))
@@ -344,7 +370,7 @@ def _polynomial(flat: _Flat, name: str, value: Any) -> None:
 
 def _attributes(flat: _Flat, name: str, attributes: Mapping) -> None:
     for key, value in attributes.items():
-        flat.label(name, f"attrs.{key}", value)
+        flat.exactly(name, f"attrs.{key}", value)
 
 
 def _data_array(flat: _Flat, name: str, value: Any, coords: bool = True) -> None:
@@ -389,8 +415,8 @@ def _column(flat: _Flat, name: str, series: Any) -> None:
         values = _objects(series.astype(object))
         values[np.asarray(series.isna())] = None
         flat.add_texts(name, values)
-        flat.label(name, "ordered", bool(kind.ordered))
-        _column(flat, f"{name}@categories", kind.categories)
+        flat.exactly(name, "ordered", bool(kind.ordered))
+        flat.add_texts(f"{name}@categories", _objects(kind.categories.astype(object)))
         flat.texts(f"{name}@categories.type", [str(kind.categories.dtype)])
         return
     if type(kind).__name__ == "SparseDtype":
@@ -478,7 +504,7 @@ def _frame(flat: _Flat, name: str, value: Any) -> None:
         _column(flat, _joined(name, column_name(str(columns[at]))), value.iloc[:, at])
     flat.texts(f"{name}@columns", list(columns))
     if not len(columns):
-        flat.label(name, "rows", len(value))
+        flat.exactly(name, "rows", len(value))
     if not (
         _is_int64(columns)
         or (
@@ -530,10 +556,10 @@ def _arrow(flat: _Flat, name: str, value: Any) -> None:
     schema = value.schema
     flat.texts(f"{name}@columns", list(schema.names))
     if not schema.names:
-        flat.label(name, "rows", value.num_rows)
+        flat.exactly(name, "rows", value.num_rows)
     flat.texts(f"{name}@types", [arrow_type(field, pa) for field in schema])
     for column, key, text in arrow_metadata(schema, pa):
-        flat.label(_joined(name, column_name(column)) if column else name, f"metadata.{key}", text)
+        flat.exactly(_joined(name, column_name(column)) if column else name, f"metadata.{key}", text)
 
 
 def _arrow_array(flat: _Flat, name: str, value: Any) -> None:
@@ -558,7 +584,7 @@ def _arrow_column(flat: _Flat, name: str, value: Any, is_scalar: bool = False) -
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         flat.label(name, "type", arrow_type(table.schema.field(0), pa))
     for member, key, text in arrow_metadata(table.schema, pa):
-        flat.label(name + member, f"metadata.{key}", text)
+        flat.exactly(name + member, f"metadata.{key}", text)
 
 
 def _arrow_tensor(flat: _Flat, name: str, value: Any) -> None:
@@ -587,7 +613,7 @@ def _pydata_sparse(flat: _Flat, name: str, value: Any) -> None:
 
 
 def _sparse(flat: _Flat, name: str, places: object, values: object, shape: Iterable[int]) -> None:
-    flat.walk(_joined(name, "indices"), places)
+    flat.label(name, "indices", places)
     flat.walk(_joined(name, "values"), values)
     flat.label(name, "shape", np.array(tuple(shape), np.int64))
 
@@ -600,13 +626,13 @@ def _tensor(flat: _Flat, name: str, value: Any) -> None:
         if tensor.layout is torch.sparse_coo:
             tensor = tensor.coalesce()
             _sparse(flat, name, tensor.indices(), tensor.values(), tensor.shape)
-            flat.label(name, "dense", tensor.dense_dim())
+            flat.exactly(name, "dense", tensor.dense_dim())
             return
         by_row = tensor.layout in (torch.sparse_csr, torch.sparse_bsr)
         if by_row or tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
             parts = ("crow_indices", "col_indices") if by_row else ("ccol_indices", "row_indices")
             for label, part in zip(("compressed", "plain"), parts, strict=True):
-                flat.walk(_joined(name, label), getattr(tensor, part)())
+                flat.label(name, label, getattr(tensor, part)())
             flat.walk(_joined(name, "values"), tensor.values())
             flat.label(name, "shape", np.array(tuple(tensor.shape), np.int64))
             flat.label(name, "layout", str(tensor.layout))

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <string_view>
 #include <utility>
 
 #include "base/utf8.hpp"
@@ -259,7 +260,18 @@ std::string proof_text(std::uint64_t read, std::uint64_t elements) {
 }
 
 bool never_tolerated(std::string_view name) {
-    return std::ranges::any_of(kExactLabels, [&](std::string_view label) { return name.ends_with(label); });
+    const std::size_t at = name.rfind('@');
+    if (at == std::string_view::npos) return false;
+    using std::string_view_literals::operator""sv;
+    const std::string_view last = name.substr(at);
+    constexpr std::array kWhole = {kTextLabel,   kMaskLabel, kShapeLabel,
+                                   "@indices"sv, "@plain"sv, "@compressed"sv};
+    // Those of several parts: @index, @index.0, @coords.x.
+    constexpr std::array kGroups = {"@index"sv, "@coords"sv, "@categories"sv, "@attrs"sv, "@metadata"sv};
+    return std::ranges::find(kWhole, last) != kWhole.end() ||
+           std::ranges::any_of(kGroups, [&](std::string_view group) {
+               return last.starts_with(group) && (last.size() == group.size() || last[group.size()] == '.');
+           });
 }
 
 std::string place_text(std::optional<std::int64_t> step, std::uint32_t rank) {

@@ -51,12 +51,13 @@ std::string proof_text(std::uint64_t read, std::uint64_t elements);
 inline constexpr std::string_view kNoMetadata = "no metadata at hand: every element is compared";
 // Of a field.
 inline constexpr std::string_view kNoData = "only its metadata is available, and its data is needed";
-// How names of fields end to which no tolerance applies, as Python stores them: digests of texts;
+// Labels of an array, as Python stores them: fields of a name that ends so. Digests of texts;
 // masks, which say where an element of another field has no value; shapes.
 inline constexpr std::string_view kTextLabel = "@text";
 inline constexpr std::string_view kMaskLabel = "@mask";
 inline constexpr std::string_view kShapeLabel = "@shape";
-inline constexpr std::array kExactLabels = {kTextLabel, kMaskLabel, kShapeLabel};
+// Whether no tolerance applies to integers of this name: they say what the numbers of another field
+// are, such as its shape, or the places of a sparse array.
 [[nodiscard]] bool never_tolerated(std::string_view name);
 
 // "step 500, rank 0", or "rank 0" without a step.

@@ -89,6 +89,11 @@ TEST(Words, NoToleranceAppliesToTextsMasksAndShapes) {
     EXPECT_TRUE(never_tolerated("a@text@shape"));
     EXPECT_FALSE(never_tolerated("x@text#"));
     EXPECT_FALSE(never_tolerated("text"));
+    for (const char* name : {"m@indices", "m@plain", "m@compressed", "T@index", "T@index.0", "T@coords.x",
+                             "@coords.x", "x@categories", "x@attrs.a.b", "x@metadata.k"})
+        EXPECT_TRUE(never_tolerated(name)) << name;
+    for (const char* name : {"m.indices", "T@indexed", "T@coordsx", "x@fill", "@", "", "x@attrs.a@unit"})
+        EXPECT_FALSE(never_tolerated(name)) << name;
 }
 
 }  // namespace

@@ -247,6 +247,17 @@ def test_no_size_takes_what_only_python_reads(text: str) -> None:
         SIZE.convert(text, None, None)
 
 
+@pytest.mark.parametrize("text", ["1_0", "\u0665"])
+@pytest.mark.parametrize(
+    "line",
+    ["compare a b --atol", "compare a b --threads", "compare a b --ulp", "golden save a -o g --rtol",
+     "tolerances a b --margin", "restore a b --step", "ensemble plan a --blocks"],
+)  # fmt: skip
+def test_numbers_as_python_writes_them_are_none(line: str, text: str) -> None:
+    found = command(*line.split(), text)
+    assert found.status == 2 and f"{text!r} is no number" in found.err, found.err
+
+
 @pytest.mark.parametrize("text", ["nan", "-nan", "inf", "-inf", "1_0"])
 def test_no_range_takes_what_is_no_finite_number(text: str) -> None:
     tried = 0

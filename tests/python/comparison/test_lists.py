@@ -472,9 +472,9 @@ def test_what_the_core_cannot_take_is_beside_the_list() -> None:
     )
     assert taken is not None
     every = list(taken.arrays())
-    assert every == ["n@text", "x", "b", "lr", "s", "i", "m@fill", "m", "m@mask", "y"]
+    assert every == ["n@text", "x", "b", "lr", "s", "i", "m@fill@text", "m", "m@mask", "y"]
     # An array stays beside its labels.
-    assert list(taken.rest) == ["n@text", "s", "m@fill", "m", "m@mask"]
+    assert list(taken.rest) == ["n@text", "s", "m@fill@text", "m", "m@mask"]
     assert [every[at] for at in taken.rest_places] == list(taken.rest)
 
 

@@ -135,7 +135,7 @@ def test_modules_scripts_and_special_tensors():
             )
     with open_file(FILES / "special.pt") as content:
         arrays = {"plain": values("plain"), "sparse.values": np.ones(3, "f4")}
-        arrays["sparse.indices"] = np.array([[0, 1, 2]] * 2)
+        arrays["sparse@indices"] = np.array([[0, 1, 2]] * 2)
         arrays["u16"] = values("u16", (4,), "i2").view("u2")
         check_content(content, arrays)
         assert not_numbers(content) == {"f8": "float8_e4m3fn"} and content.fields["f8"].dtype == "u8"
@@ -299,7 +299,7 @@ def test_sizes_and_layouts_of_sparse_tensors(tmp_path):
     roots = [sparse(), sparse((2, 3)), sparse((2, 2), "torch.sparse_csr", extra), sparse((2, 3), "torch.sparse_csr", extra),
              sparse((2, 2), "torch.sparse_csc", extra)]  # fmt: skip
     files = [write(tmp_path / f"{n}.pt", {"x": root}) for n, root in enumerate(roots)]
-    names = [{"x.indices", "x.values"}] * 2 + [{"x.compressed", "x.plain", "x.values"}] * 3
+    names = [{"x@indices", "x.values"}] * 2 + [{"x@compressed", "x@plain", "x.values"}] * 3
     for n, a in enumerate(files):
         with open_file(a) as content:
             assert set(content.fields) == names[n] and not content.skipped

@@ -10,6 +10,7 @@ from format_checks import array_of, check_content, check_field, mutations, not_n
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import twinrun
 from twinrun.errors import DamagedFile, FormatError, MissingPackage
 from twinrun.formats import detect, open_file
 from twinrun.formats.folder import list_folder
@@ -168,6 +169,13 @@ def test_units_of_dates(zarr, tmp_path, version):
         assert {n: f.unit for n, f in content.fields.items()} == {
             f"{u}{p}": f"M8[{u}]" for u in ("s", "10ms") for p in ("auto", None)
         }
+
+
+def test_dates_of_both_versions_are_the_same(zarr, tmp_path):
+    for version in (2, 3):
+        group = zarr.open_group(tmp_path / f"{version}.zarr", mode="w", zarr_format=version)
+        group.create_array("t", shape=(3,), dtype="M8[s]")[...] = np.arange(3)
+    assert twinrun.compare(tmp_path / "2.zarr", tmp_path / "3.zarr").same
 
 
 def test_consolidated_metadata_zip_stores_and_attributes(zarr, tmp_path):
