@@ -101,6 +101,10 @@ def _check_kind(
         )
     entry = check_field(kept.digests, kept.digests.numbers[of_ids.name], ids, place, 0.0, 0.0, label=label,
                         **request.reading)  # fmt: skip
+    if entry.verdict == "undecided" and (of_ids.atol or of_ids.rtol):
+        raise Incomparable(
+            "IDs were saved with a tolerance, and no tolerance holds for IDs", fix="save again"
+        )
     found.fields.append(entry)
     for f in _asked_for(request, of_ids, saved):
         if f is of_ids:
