@@ -372,7 +372,8 @@ def save(
         Bytes of the largest array of which the values are kept beside the digests. `check` then says what
         `twinrun.compare` would say: each element that differs, and by how much. 0: of none.
     residue_bits : {4, 2, 0}
-        Bits an element. They decide how far apart `check` can tell values (docs/reference/golden.md).
+        Bits an element. They decide how far apart `check` can tell values (docs/reference/golden.md). Fields
+        with a tolerance for which 2 prove nothing keep 4.
     chunk_bytes : int, default 16384
         Bytes of a chunk: a power of two from 4096 to 1048576.
     fields : str or iterable of str, default None
