@@ -290,3 +290,14 @@ def test_a_step_whose_fields_are_left_out_is_still_refused(tmp_path: Path) -> No
         golden.save(run, tmp_path / "g", fields=["only"], keep=lambda step, name: False)
     with pytest.raises(twinrun.Incomparable, match="no field to save"):
         golden.save(run, tmp_path / "g", fields=())
+
+
+def test_the_fields_of_the_chosen_steps_are_named(tmp_path: Path) -> None:
+    run = some_steps(tmp_path / "run")
+    golden.save(run, tmp_path / "g")
+    for fields in (["x", "only"], ["only"]):
+        (problem,) = golden.check(tmp_path / "g", run, fields=fields, steps="1,3").problems
+        assert problem.text == "no field that matches 'only'; the golden files have 'x' at these steps"
+    golden.save(run, tmp_path / "g", fields=["only"])
+    (problem,) = golden.check(tmp_path / "g", run, steps="1").problems
+    assert problem.text == "no field to check; the golden files have no field at these steps"
