@@ -100,9 +100,11 @@ def _check_kind(
     label, place, ids = request.subject.label, (step, 0), rows.fields[of_ids.name]
     (saved_rows,) = of_ids.shape
     if saved_rows != ids.items and of_ids.dtype == ids.dtype:
+        said = f"{saved_rows} particles in the golden files, {ids.items} in {label}"
+        if not saved_rows or not ids.items:
+            raise Incomparable(f"{said}: all of them are {'lost' if saved_rows else 'new'}")
         raise Incomparable(
-            f"{saved_rows} particles in the golden files, {ids.items} in {label}: which of them are lost or "
-            "new, digests do not say",
+            f"{said}: which of them are lost or new, digests do not say",
             fix=f"save again with --keep-values {saved_rows * ids.itemsize} to know",
         )
     entry = check_field(kept.digests, kept.digests.numbers[of_ids.name], ids, place, 0.0, 0.0, label=label,

@@ -99,3 +99,11 @@ def test_ids_of_files_that_were_saved_with_a_tolerance_are_named(tmp_path: Path,
     assert [(p.field, p.text) for p in result.problems] == [
         ("id", "IDs were saved with a tolerance, and no tolerance holds for IDs; save again")
     ]
+
+
+@pytest.mark.parametrize(("saved", "now", "fate"), [(0, 5, "new"), (5, 0, "lost")])
+def test_particles_that_are_all_new_or_lost(tmp_path: Path, saved: int, now: int, fate: str) -> None:
+    then, run = ({"id": np.arange(n), "x": np.zeros(n)} for n in (saved, now))
+    golden.save(then, tmp_path / "g", key="id", keep_values=0)
+    (problem,) = golden.check(tmp_path / "g", run).problems
+    assert problem.text == f"{saved} particles in the golden files, {now} in arrays: all of them are {fate}"
