@@ -107,3 +107,15 @@ def test_particles_that_are_all_new_or_lost(tmp_path: Path, saved: int, now: int
     golden.save(then, tmp_path / "g", key="id", keep_values=0)
     (problem,) = golden.check(tmp_path / "g", run).problems
     assert problem.text == f"{saved} particles in the golden files, {now} in arrays: all of them are {fate}"
+
+
+def test_fields_of_missing_ids_are_named(tmp_path: Path) -> None:
+    run = {"id": np.arange(5), "x": np.zeros(5)}
+    for more in ({}, {"other": np.zeros(3)}):
+        golden.save({**run, **more}, tmp_path / "g", key="id")
+        result = golden.check(tmp_path / "g", {"ID": run["id"], "x": run["x"], **more})
+        assert {p.field: p.text for p in result.problems} == {
+            "id": "not in arrays",
+            "ID": f"not in {tmp_path / 'g'}: save again, or choose fields",
+            "x": "its rows were saved by the IDs 'id', and have none in arrays",
+        }
