@@ -203,7 +203,7 @@ def compare_particles(
         of_a = ids_of_share(kind.parts_a, share, shares, piece, sources, by_sums)
         of_b = ids_of_share(kind.parts_b, share, shares, piece, sources, by_sums)
         if of_a.ids.size and of_b.ids.size and of_a.ids.dtype != of_b.ids.dtype:
-            raise Incomparable(f"field {kind.key!r}: IDs are signed in one run and unsigned in the other")
+            raise problems[0]  # signed in one run and unsigned in the other
         m = match_ids(of_a, of_b)
         fates.add(m, int((ranks_of[0](m.rows_a) != ranks_of[1](m.rows_b)).sum()) if m.ids.size else 0)
         in_order = in_order and bool((m.rows_a == m.rows_b).all())

@@ -6,7 +6,7 @@ from ..errors import Incomparable, TwinrunError, Unmatched
 from ..runs.particles import find_particles, without_ids
 from ..runs.values import particles_by_values
 from .by_id import circles_of, common_fields, compare_particles
-from .matching import StepMatch, lost
+from .matching import StepMatch, labels_of_both, lost
 from .outcome import Outcome
 from .ranks import OpenStep
 from .request import Request, Selection
@@ -19,7 +19,7 @@ def compare_by_id(request: Request, match: StepMatch) -> tuple[Outcome, set[str]
     found, done = Outcome(), set[str]()
     assert request.key is not None
     wanted = Selection(request, match.step)
-    labels = request.a.label, request.b.label
+    labels = labels_of_both(request.a, request.b)
     step = OpenStep(request, match)
     try:
         with step as sides:
@@ -31,7 +31,8 @@ def compare_by_id(request: Request, match: StepMatch) -> tuple[Outcome, set[str]
                 wanted(kind.key)  # IDs are compared wherever their particles are; who asks for them met them
                 if not kind.parts_a or not kind.parts_b:
                     label = labels[1] if kind.parts_a else labels[0]
-                    said = f"{kind.key!r} at step {match.step}: not there"
+                    at = "" if match.step is None else f"step {match.step}: "
+                    said = f"{at}field {kind.key!r}: not there"
                     went = lost(match, [p[0] for p in (*kind.parts_a, *kind.parts_b)], bool(kind.parts_a))
                     alone = (Incomparable if went else Unmatched)(said, where=label)
                     found.problems.append((-1, request.kept(alone, match)))

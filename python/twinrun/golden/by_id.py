@@ -51,10 +51,8 @@ def check_step(
                     found.add(_check_kind(request, step, kept, of_ids, saved, kinds.pop(name, None)))
                 except TwinrunError as e:
                     found.problems.append(GoldenProblem(step, None, name, str(e)))
-        for kind in kinds.values():
-            if request.compares(kind.key):
-                text = f"not in {request.label}: save again, or choose fields"
-                found.problems.append(GoldenProblem(step, None, kind.key, text))
+        text = f"not in {request.label}: save again, or choose fields"
+        found.problems += _not_saved_kinds(request, step, kinds.values(), text)
         by_rank = {p.rank: p for p in places if not p.by_id}
         for rank, present in opened:
             # Arrays belong to any single rank.
@@ -69,6 +67,14 @@ def check_step(
         for rank in by_rank:
             found.problems.append(GoldenProblem(step, rank, None, f"not in {label}"))
     return found
+
+
+def _not_saved_kinds(
+    request: Request, step: int | None, kinds: Iterable[Rows], text: str
+) -> list[GoldenProblem]:
+    """A problem for each kind of particles of which nothing was saved, if a field of it must be."""
+    first = (next(filter(request.compares, kind.fields), None) for kind in kinds)
+    return [GoldenProblem(step, None, name, text) for name in first if name is not None]
 
 
 def _check_kind(
@@ -94,13 +100,19 @@ def _check_kind(
     label, place, ids = request.subject.label, (step, 0), rows.fields[of_ids.name]
     (saved_rows,) = of_ids.shape
     if saved_rows != ids.items and of_ids.dtype == ids.dtype:
+        said = f"{saved_rows} particles in the golden files, {ids.items} in {label}"
+        if not saved_rows or not ids.items:
+            raise Incomparable(f"{said}: all of them are {'lost' if saved_rows else 'new'}")
         raise Incomparable(
-            f"{saved_rows} particles in the golden files, {ids.items} in {label}: which of them are lost or "
-            "new, digests do not say",
+            f"{said}: which of them are lost or new, digests do not say",
             fix=f"save again with --keep-values {saved_rows * ids.itemsize} to know",
         )
     entry = check_field(kept.digests, kept.digests.numbers[of_ids.name], ids, place, 0.0, 0.0, label=label,
                         **request.reading)  # fmt: skip
+    if entry.verdict == "undecided" and (of_ids.atol or of_ids.rtol):
+        raise Incomparable(
+            "IDs were saved with a tolerance, and no tolerance holds for IDs", fix="save again"
+        )
     found.fields.append(entry)
     for f in _asked_for(request, of_ids, saved):
         if f is of_ids:
@@ -228,7 +240,7 @@ def check_step_by_values(
         by_id = now.kept(asked)
         found.problems += [GoldenProblem(step, None, None, str(e)) for e in (*then.problems, *now.problems)]
         kinds = {kind.key: kind for kind in now.kinds}
-        if not then.kinds:
+        if not then.kinds and facts:
             raise Incomparable(
                 f"the golden files keep no values of a field of IDs {key!r}",
                 fix=f"save again with --key {key}",
@@ -248,10 +260,8 @@ def check_step_by_values(
                 )
             except TwinrunError as e:
                 found.problems.append(GoldenProblem(step, None, kind.key, str(e)))
-        for name in kinds:
-            if request.compares(name):
-                text = "no values of these IDs are kept: save again with --key"
-                found.problems.append(GoldenProblem(step, None, name, text))
+        text = "no values of these IDs are kept: save again with --key"
+        found.problems += _not_saved_kinds(request, step, kinds.values(), text)
         done = then.names | now.names
         found.problems += _kept_as_digests(request, step, sides, done)
         by_rank = dict(opened)

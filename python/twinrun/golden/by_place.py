@@ -63,7 +63,7 @@ def check_opened(
     present = _under_saved_name(place, opened, wanted)
     for name in present:
         if name not in known and name not in particles and request.compares(name):
-            problem(name, f"not in {request.label}: save again, or choose fields")
+            problem(name, _not_kept(request, place.step, name))
     for name, where, why in present.skipped:
         if request.compares(name):
             problem(name, f"{where}: cannot be compared: {why}")
@@ -112,7 +112,7 @@ def not_saved(
     particles: Collection[str],
     compared_by_id: Collection[str],
 ) -> list[GoldenProblem]:
-    """A problem where the run has something on a rank of which nothing was saved. particles,
+    """Problems where the run has something on a rank of which nothing was saved. particles,
     compared_by_id: as for `check_opened`.
     """
     left = [n for n in present if n not in particles and request.compares(n)]
@@ -120,5 +120,15 @@ def not_saved(
     chosen = {*compared_by_id, *left}
     if not left and not saved_attributes(present, chosen, request.named, request.ignored_attributes):
         return []
-    text = f"not in {request.label}: save again, or choose steps"
-    return [GoldenProblem(step, rank, left[0] if left else None, text)]
+    if not left:
+        return [GoldenProblem(step, rank, None, f"not in {request.label}: save again, or choose steps")]
+    return [GoldenProblem(step, rank, name, _not_kept(request, step, name)) for name in left]
+
+
+def _not_kept(request: Request, step: int | None, name: str) -> str:
+    """Why nothing is kept of a field of the run, in the order of the run."""
+    by_id = (p for p in request.manifest.places if p.by_id and p.step == step)
+    key = next((f.key for p in by_id for f in p.fields if f.name == name), None)
+    if key is not None:
+        return f"its rows were saved by the IDs {key!r}, and have none in {request.subject.label}"
+    return f"not in {request.label}: save again, or choose fields"

@@ -30,10 +30,13 @@ from .selection import attribute_globs, chosen_places, field_globs, unmet
 __all__ = ["check"]
 
 
-def _fields_kept(manifest: Manifest) -> str:
-    """Which fields the golden files have, for who asked for another."""
-    kept = dict.fromkeys(repr(f.name) for place in manifest.places for f in place.fields)
-    return f"the golden files have {names(kept, 8)}"
+def _fields_kept(manifest: Manifest, steps: str | None) -> str:
+    """Which fields the golden files have at the steps asked for, for who asked for another field."""
+    chosen = None if steps is None else parse_steps(steps)
+    places = (place for place in manifest.places if chosen is None or chosen(place.step))
+    kept = dict.fromkeys(repr(f.name) for place in places for f in place.fields)
+    at = "" if steps is None else " at these steps"
+    return f"the golden files have {names(kept, 8) or 'no field'}{at}"
 
 
 def _chosen(
@@ -273,11 +276,13 @@ def check(
             found.problems.append(GoldenProblem(None, None, name, said))
     if not found.fields and not found.problems:
         asked = f"that matches {', '.join(map(repr, request.fields))}" if request.fields else "to check"
-        found.problems.append(GoldenProblem(None, None, None, f"no field {asked}; {_fields_kept(manifest)}"))
+        found.problems.append(
+            GoldenProblem(None, None, None, f"no field {asked}; {_fields_kept(manifest, steps)}")
+        )
     else:
         met = {f.field for f in found.fields} | {p.field for p in found.problems if p.field is not None}
         for glob in unmet(request.fields, met):
-            said = f"no field that matches {glob!r}; {_fields_kept(manifest)}"
+            said = f"no field that matches {glob!r}; {_fields_kept(manifest, steps)}"
             found.problems.append(GoldenProblem(None, None, None, said))
     if (request.periods.axes or request.periods.named) and not request.on_circles:
         found.problems.append(

@@ -195,7 +195,9 @@ class Manifest:
     @property
     def version(self) -> int:
         """The smallest version of the format that can say all of it."""
-        new = self.key is not None or any(f.added() for p in self.places for f in p.fields)
+        new = self.key is not None or any(
+            not p.fields or any(f.added() for f in p.fields) for p in self.places
+        )
         return VERSION if new else _PLAIN_VERSION
 
     def with_names(self, names: Mapping[str, str]) -> Manifest:

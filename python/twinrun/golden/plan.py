@@ -11,6 +11,7 @@ import numpy as np
 from .. import _core
 from ..formats.element_types import FLOATING
 from ..runs.entries import captured_entries
+from .proof import Rule, equal_cells_prove
 
 __all__ = ["digest_settings"]
 
@@ -85,6 +86,27 @@ def _relative(rtol: float, bits: int) -> int:
 def digest_settings(dtype: str, atol: float, rtol: float, bits: int) -> tuple[float, float, int]:
     """(atol, rtol, residue bits) for digests that decide the tolerance atol + rtol |a| of elements of this
     type.
+
+    With 2 bits the cells may be wider than the tolerance, those of a relative one always: then even unchanged
+    values are not proven to agree, so that 4 bits are kept.
+    """
+    found = _settings(dtype, atol, rtol, bits)
+    if bits == 2 and not _proves_unchanged(dtype, atol, rtol, *found):
+        return _settings(dtype, atol, rtol, 4)
+    return found
+
+
+def _proves_unchanged(
+    dtype: str, atol: float, rtol: float, wide_atol: float, wide_rtol: float, bits: int
+) -> bool:
+    """Whether digests under (wide_atol, wide_rtol) prove that unchanged values agree within (atol, rtol)."""
+    kind, exponent = _rule(wide_atol, wide_rtol, bits)
+    origin = wide_atol / wide_rtol if kind == "relative" and wide_atol > 0 else 0.0
+    return equal_cells_prove(Rule(kind, bits, exponent, origin), atol, rtol, dtype not in FLOATING)
+
+
+def _settings(dtype: str, atol: float, rtol: float, bits: int) -> tuple[float, float, int]:
+    """`digest_settings` with these bits, whatever they prove.
 
     For absolute tolerances cells s with 3.75 s < atol <= 7.5 s (4 bits); for relative ones likewise. Integers
     are their own cells. Where no such cells exist, the tolerance itself: more is then undecided, and nothing

@@ -15,6 +15,7 @@ from .._core import __version__
 from ..arguments import check_settings, checked_path, names_given, own_folder, tolerance_number
 from ..arithmetic import any_values
 from ..comparison.field import place_text
+from ..comparison.matching import names, steps_named
 from ..comparison.settings import Decision, Settings
 from ..comparison.tolerances import Rule, RulesInUse, Tolerances, read_tolerances
 from ..errors import Incomparable, TwinrunError, Uncompared, Unsupported, in_short, in_words_of_the_caller
@@ -107,6 +108,11 @@ class _Request:
             if kept:
                 raise Uncompared.of(name, where, why, "leave it out, by --field or a rule")
 
+    def names_nothing(self, present: Opened) -> bool:
+        """Whether the caller names fields, and the place has none of them."""
+        skipped = [name for name, _, _ in present.skipped]
+        return self.fields is not None and not any(is_chosen(n, self.fields) for n in (*present, *skipped))
+
     def check_data(self, present: Opened, step: int | None) -> None:
         """Raises DamagedFile where a history's data is not what was captured: no later check would pass."""
         kept = [
@@ -131,13 +137,16 @@ class _Request:
 
 @dataclass(frozen=True)
 class _Saved:
-    """One place, kept. contents: of its files, by name. left_out: globs of fields that are not kept."""
+    """One place, kept. contents: of its files, by name. left_out: globs of fields that are not kept.
+    nothing: it has none of the fields that the caller names.
+    """
 
     place: GoldenPlace
     contents: dict[str, bytes]
     data_bytes: int
     notes: list[str]
     left_out: list[str]
+    nothing: bool = False
 
 
 def _kept(
@@ -157,7 +166,9 @@ def _kept(
                 fix="save golden files where the data is",
             )
     by_id = keys is not None
-    decisions = {ref.name: request.decision(step, ref) for ref in refs}
+    # IDs say which rows belong together, so no tolerance holds for them, whatever the rules say.
+    ids = set(keys.values()) if keys is not None else set()
+    decisions = {ref.name: Decision() if ref.name in ids else request.decision(step, ref) for ref in refs}
     tolerance = {name: (d.atol, d.rtol) for name, d in decisions.items()}
     content = golden_bytes(refs, lambda ref: tolerance[ref.name], place=place, **request.reading)
     name = file_name(place, by_id)
@@ -201,17 +212,19 @@ def _save_opened(
     refs, left_out = request.fields_of(present, place[0])
     request.refuse(present.skipped, place[0])
     named = request.fields is not None
-    names = {*(r.name for r in refs), *kept_by_id}
-    attributes = saved_attributes(present, names, named, request.ignored_attributes)
+    known = {*(r.name for r in refs), *kept_by_id}
+    attributes = saved_attributes(present, known, named, request.ignored_attributes)
     refs = [ref for ref in refs if ref.name not in particles]
-    if not refs and not particles:
+    nothing = request.names_nothing(present)
+    if not refs and not particles and not nothing:
         raise Incomparable(f"{place_text(place)}: no field to save", where=subject.label, fix="check --field")
-    if not refs and not attributes:
+    # A place that has none of the named fields is kept where no other says so: they may not appear.
+    if not refs and not attributes and (particles or not nothing):
         return None
     saved = _kept(request, subject.label, place, refs)
     one_array = present.array_name is not None  # a folder's names are kept, and count
     made = replace(saved.place, one_array=one_array, attributes=attributes)
-    return replace(saved, place=made, notes=present.notes, left_out=left_out)
+    return replace(saved, place=made, notes=present.notes, left_out=left_out, nothing=nothing)
 
 
 def _save_step(
@@ -234,10 +247,14 @@ def _save_step(
             keys = {name: kind.key for kind in kinds for name in kind.fields}
             yield _kept(request, subject.label, (step, 0), refs, keys)
         kept = rows.kept(chosen.__contains__)
+        any_saved = bool(refs)
         for rank, present in opened:
             saved = _save_opened(request, subject, (step, rank), present, rows.names, kept)
             if saved is not None:
+                any_saved = True
                 yield saved
+        if not any_saved and all(request.names_nothing(present) for _, present in opened):
+            yield replace(_kept(request, subject.label, (step, ranks[0]), []), nothing=True)
 
 
 def _save_places(
@@ -370,7 +387,8 @@ def save(
         Bytes of the largest array of which the values are kept beside the digests. `check` then says what
         `twinrun.compare` would say: each element that differs, and by how much. 0: of none.
     residue_bits : {4, 2, 0}
-        Bits an element. They decide how far apart `check` can tell values (docs/reference/golden.md).
+        Bits an element. They decide how far apart `check` can tell values (docs/reference/golden.md). Fields
+        with a tolerance for which 2 prove nothing keep 4.
     chunk_bytes : int, default 16384
         Bytes of a chunk: a power of two from 4096 to 1048576.
     fields : str or iterable of str, default None
@@ -468,6 +486,9 @@ def save(
         saved = _save_places(request, subject, places, made, folder, progress)
         for glob in unmet(request.fields, request.met):
             raise Incomparable(f"no field to save matches {glob!r}", where=subject.label, fix="check --field")
+        if all(p.nothing for p in saved):
+            raise Incomparable("no field to save", where=subject.label, fix="check --field")
+        notes += _without_named(saved, request.fields)
         periods = request.settings.periods
         if (periods.axes or periods.named) and not any(f.period for p in saved for f in p.place.fields):
             raise without_circle(periods, subject.label)
@@ -494,6 +515,18 @@ def save(
     if rules is not None:
         notes_of_it = [*notes_of_it, *rules.tolerances.notes(rules.met())]
     return _facts_of(saved, folder, len(text), [notes, *(p.notes for p in saved), notes_of_it])
+
+
+def _without_named(saved: Sequence[_Saved], fields: Iterable[str] | None) -> list[str]:
+    """A note on the places that have none of the fields that a call names."""
+    places = [(p.place.step, p.place.rank) for p in saved if p.nothing]
+    if not places:
+        return []
+    if any(p.place.rank for p in saved) or None in dict(places):
+        said = names(map(place_text, places))
+    else:
+        said = steps_named([step for step, _ in places])
+    return [f"the run has no field that matches {', '.join(map(repr, fields or ()))} at {said}"]
 
 
 def _rules_of(tolerances: str | os.PathLike[str] | Tolerances) -> RulesInUse:

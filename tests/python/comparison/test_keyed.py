@@ -263,6 +263,29 @@ def test_ids_of_another_type(tmp_path: pathlib.Path) -> None:
     assert twinrun.compare(a, a, key="id").same and twinrun.compare(b, b, key="id").same
 
 
+@pytest.mark.parametrize(("dtype", "said"), [("i4", "i32"), ("u4", "u32")])
+def test_arrays_whose_ids_have_two_types_are_told_apart(dtype: str, said: str) -> None:
+    a = {"id": np.arange(5), "x": np.zeros(5)}
+    b = {**a, "id": a["id"].astype(dtype)}
+    for one, other, types in ((a, b, ("i64", said)), (b, a, (said, "i64"))):
+        with pytest.raises(
+            Incomparable, match="'id': IDs are {} in the first run, {} in the second run".format(*types)
+        ):
+            twinrun.compare(one, other, key="id")
+
+
+def test_a_field_of_ids_that_one_run_lacks_is_named(tmp_path: pathlib.Path) -> None:
+    a = {"id": np.arange(5), "x": np.zeros(5)}
+    for pair, where in (((a, {"x": a["x"]}), "second"), (({"x": a["x"]}, a), "first")):
+        with pytest.raises(Incomparable, match=f"^the {where} run: field 'id': not there"):
+            twinrun.compare(*pair, key="id")
+    run = write(tmp_path / "a", a["id"], {"x": a["x"]}, np.zeros(5, int))
+    (tmp_path / "b" / "step-10").mkdir(parents=True)
+    np.savez(tmp_path / "b" / "step-10" / "rank-0.npz", x=a["x"])
+    with pytest.raises(Incomparable, match="b: step 10: field 'id': not there"):
+        twinrun.compare(run, tmp_path / "b", key="id")
+
+
 def test_a_rank_whose_elements_all_have_values_needs_no_mask(tmp_path: pathlib.Path) -> None:
     """As ranks write tables: only those with a missing value have a mask of it."""
 

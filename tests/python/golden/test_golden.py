@@ -169,7 +169,7 @@ def test_cells_are_those_of_the_specification_and_few(
         want = spec.cell(value, of_spec)
         assert bool(v.token[i]) == want.is_token
         assert want.is_token or int(v.cell[i]) == want.value
-    assert ((v.high - v.low + 1)[~v.token] <= 1 << bits).all()
+    assert ((v.high - v.low + 1)[~v.token] <= 1 << kept).all()
     assert v.complete[~v.token & (np.abs(x) > 1e-200)].all() or rtol > 0
 
 
@@ -202,6 +202,44 @@ def test_values_of_every_type() -> None:
     assert values_of(np.array([0x3F80, 0xC000], np.uint16).tobytes(), "bf16").tolist() == [1.0, -2.0]
     assert values_of(bytes([0, 1, 7]), "bool").tolist() == [0, 1, 1]
     assert values_of(np.array([1 + 2j], np.complex64).tobytes(), "c64").tolist() == [1.0, 2.0]
+
+
+@TIMES
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    dtype=st.sampled_from(["f2", "f4", "f8", "c8", "i1", "i4", "u2", "i8"]),
+    atol=st.one_of(st.just(0.0), st.floats(-320, 300).map(lambda e: 10.0**e), st.floats(0.01, 100)),
+    rtol=st.one_of(st.just(0.0), st.floats(-17, 2).map(lambda e: 10.0**e), st.floats(1e-4, 0.5)),
+    bits=st.sampled_from([4, 2, 0]),
+    noise=st.sampled_from([0.0, 0.3, 1.5, 40.0]),
+)
+def test_an_unchanged_run_agrees_whatever_the_tolerance(
+    tmp_path_factory: pytest.TempPathFactory, seed, dtype, atol, rtol, bits, noise
+) -> None:
+    rng = np.random.default_rng(seed)
+    d = np.dtype(dtype)
+    with np.errstate(all="ignore"):
+        if d.kind in "iu":
+            top = np.iinfo(d).max
+            a = rng.integers(0, top, 1500, dtype=d)
+            b = np.minimum(a.astype(object) + rng.integers(0, 3, a.size), top).astype(d)
+        else:
+            real = np.dtype("f4") if d.kind == "c" else d
+            base = rng.normal(size=3000) * 10.0 ** rng.choice([0, 1, 4])
+            moved = base + np.nan_to_num(noise * rng.uniform(-1, 1, base.size) * (atol + rtol * np.abs(base)))
+            a, b = base.astype(real).view(d), moved.astype(real).view(d)
+    folder = tmp_path_factory.mktemp("golden")
+    field = checked(a, a, folder, bits, atol=atol, rtol=rtol, tolerate_integers=True)
+    assert field.verdict == "same", (field.undecided, field.residue_bits)
+    result = golden.check(folder / "golden", {"x": b}, most_listed=10**6)
+    hold_against_brute_force(a, b, result.fields[0])
+
+
+def test_four_bits_are_kept_where_two_prove_nothing(tmp_path: Path) -> None:
+    a = np.linspace(1, 2, 20_000)
+    for at, (how, bits) in enumerate([({"rtol": 1e-3}, 4), ({"atol": 0.8}, 4), ({"atol": 1.2}, 2)]):
+        field = checked(a, a, tmp_path / str(at), 2, **how)
+        assert (field.verdict, field.residue_bits) == ("same", bits)
 
 
 @pytest.mark.parametrize("atol", [1e-6, 2.0**-10, 3e-3, 7.5, 0.9, 1.75])

@@ -241,3 +241,63 @@ def test_a_file_that_git_lfs_keeps_elsewhere_is_named(name: str, tmp_path: Path)
         assert not found.same
         said = str(found)
     assert f"{name}: is not the file itself" in said and "git lfs pull" in said
+
+
+def some_steps(path: Path, *, ids: bool = False, named: tuple[int, ...] = (2,)) -> Path:
+    """A folder of steps 1 to 3, of which only some have the field `only`."""
+    path.mkdir()
+    for step in (1, 2, 3):
+        fields = {"id": np.arange(4), "x": np.arange(4.0)} if ids else {"x": np.arange(4.0)}
+        fields |= {"only": np.arange(4.0) + step} if step in named else {}
+        np.savez(path / f"out_{step}.npz", **fields)
+    return path
+
+
+@pytest.mark.parametrize("ids", [False, True])
+def test_a_field_that_only_some_steps_have_is_saved_there(tmp_path: Path, ids: bool) -> None:
+    key = ("--key", "id") if ids else ()
+    run = some_steps(tmp_path / "run", ids=ids)
+    save = ("golden", "save", run, "-o", tmp_path / "g", "--field", "only", *key)
+    answer = command(*save)
+    assert answer.status == 0, answer.err
+    assert "note: the run has no field that matches 'only' at steps 1, 3" in answer.out
+    result = golden.check(tmp_path / "g", run)
+    assert result.same and {f.step for f in result.fields} == {2}
+    assert golden.check(tmp_path / "g", run, steps="2", fields="only").same
+    for n, named in enumerate([(), (1, 2), (2, 3), (1, 2, 3), (1,)]):
+        other = golden.check(tmp_path / "g", some_steps(tmp_path / f"b{n}", ids=ids, named=named))
+        assert other.status == 2
+        assert {p.step for p in other.problems if p.field == "only"} >= {*named} ^ {2}, other.problems
+    assert command(*save, "--field", "typo").status == 2
+    assert command("golden", "check", tmp_path / "g", run, "--steps", "1").status == 2
+
+
+def test_a_key_of_a_check_meets_steps_without_the_named_field(tmp_path: Path) -> None:
+    run = some_steps(tmp_path / "run", ids=True)
+    golden.save(run, tmp_path / "g", fields=["id*", "only"], steps="2,3")
+    golden.save(run, tmp_path / "h", fields=["only", "id"], steps="2,3")
+    for folder in "gh":
+        assert golden.check(tmp_path / folder, run, key="id").same
+    os.remove(run / "out_3.npz")
+    np.savez(run / "out_3.npz", y=np.zeros(2))
+    golden.save(run, tmp_path / "g", fields=["only", "id"], steps="2,3")
+    assert golden.check(tmp_path / "g", run, key="id").same
+
+
+def test_a_step_whose_fields_are_left_out_is_still_refused(tmp_path: Path) -> None:
+    run = some_steps(tmp_path / "run")
+    with pytest.raises(twinrun.Incomparable, match="step 2, rank 0: no field to save"):
+        golden.save(run, tmp_path / "g", fields=["only"], keep=lambda step, name: False)
+    with pytest.raises(twinrun.Incomparable, match="no field to save"):
+        golden.save(run, tmp_path / "g", fields=())
+
+
+def test_the_fields_of_the_chosen_steps_are_named(tmp_path: Path) -> None:
+    run = some_steps(tmp_path / "run")
+    golden.save(run, tmp_path / "g")
+    for fields in (["x", "only"], ["only"]):
+        (problem,) = golden.check(tmp_path / "g", run, fields=fields, steps="1,3").problems
+        assert problem.text == "no field that matches 'only'; the golden files have 'x' at these steps"
+    golden.save(run, tmp_path / "g", fields=["only"])
+    (problem,) = golden.check(tmp_path / "g", run, steps="1").problems
+    assert problem.text == "no field to check; the golden files have no field at these steps"

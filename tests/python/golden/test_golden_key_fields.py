@@ -9,6 +9,9 @@ import pytest
 from commands import command
 
 from twinrun import golden
+from twinrun.comparison.settings import Decision
+from twinrun.comparison.tolerances import Rule, Tolerances
+from twinrun.golden import writer
 
 
 def parquet(path: Path, x: np.ndarray, ids: str = "int64") -> None:
@@ -63,3 +66,56 @@ def test_a_step_that_was_not_saved_is_a_problem(tmp_path: Path) -> None:
     np.savez(tmp_path / "a" / "out_4.npz", id=np.arange(5), x=np.arange(5.0))
     result = golden.check(tmp_path / "g", tmp_path / "a")
     assert [p.text for p in result.problems] == [f"not in {tmp_path / 'g'}: save again, or choose steps"]
+
+
+@pytest.mark.parametrize("rows", [100, 9000])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"rtol": 1e-3},
+        {"atol": 1000.0},
+        {"ulp": 4, "keep_values": 1 << 20},
+        {"tolerances": Tolerances((Rule(atol=1000.0, integers=True),))},
+        {"tolerances": Tolerances((Rule(fields=("id",), equal_nan=False),))},
+        {"tolerances": lambda step, name: (1000.0, 0.0)},
+    ],
+    ids=["rtol", "atol", "ulp", "rule", "nan", "function"],
+)
+def test_no_tolerance_holds_for_ids(tmp_path: Path, how: dict, rows: int) -> None:
+    run = {"id": np.arange(rows), "x": np.linspace(0, 1, rows)}
+    golden.save(run, tmp_path / "g", key="id", **{"tolerate_integers": True, "keep_values": 0, **how})
+    backwards = {name: values[::-1].copy() for name, values in run.items()}
+    assert golden.check(tmp_path / "g", backwards).same
+    other = {**run, "id": run["id"] + (run["id"] == rows - 1)}
+    result = golden.check(tmp_path / "g", other)
+    assert not result.same and result.fields[0].verdict == "different"
+
+
+def test_ids_of_files_that_were_saved_with_a_tolerance_are_named(tmp_path: Path, monkeypatch) -> None:
+    run = {"id": np.arange(9000), "x": np.zeros(9000)}
+    monkeypatch.setattr(writer, "Decision", lambda: Decision(atol=1000.0))
+    golden.save(run, tmp_path / "g", key="id", keep_values=0)
+    result = golden.check(tmp_path / "g", run)
+    assert [(p.field, p.text) for p in result.problems] == [
+        ("id", "IDs were saved with a tolerance, and no tolerance holds for IDs; save again")
+    ]
+
+
+@pytest.mark.parametrize(("saved", "now", "fate"), [(0, 5, "new"), (5, 0, "lost")])
+def test_particles_that_are_all_new_or_lost(tmp_path: Path, saved: int, now: int, fate: str) -> None:
+    then, run = ({"id": np.arange(n), "x": np.zeros(n)} for n in (saved, now))
+    golden.save(then, tmp_path / "g", key="id", keep_values=0)
+    (problem,) = golden.check(tmp_path / "g", run).problems
+    assert problem.text == f"{saved} particles in the golden files, {now} in arrays: all of them are {fate}"
+
+
+def test_fields_of_missing_ids_are_named(tmp_path: Path) -> None:
+    run = {"id": np.arange(5), "x": np.zeros(5)}
+    for more in ({}, {"other": np.zeros(3)}):
+        golden.save({**run, **more}, tmp_path / "g", key="id")
+        result = golden.check(tmp_path / "g", {"ID": run["id"], "x": run["x"], **more})
+        assert {p.field: p.text for p in result.problems} == {
+            "id": "not in arrays",
+            "ID": f"not in {tmp_path / 'g'}: save again, or choose fields",
+            "x": "its rows were saved by the IDs 'id', and have none in arrays",
+        }
