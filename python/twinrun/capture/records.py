@@ -11,7 +11,7 @@ from .. import _core
 from ..arguments import MEMORY, any_path, check_settings, own_folder, own_source
 from ..errors import DamagedFile, FormatError, MissingFile, TwinrunError
 from ..formats.folder import is_history
-from ..runs.verify import damage_of_step, damaged_metadata
+from ..runs.verify import damage_of_step, damaged_metadata, unnamed_steps
 from .record_options import RecordOptions
 from .taken import in_words
 from .tree import Tree, steps_of
@@ -343,6 +343,8 @@ def restore(
         The record or one of the steps does not exist.
     DamagedFile
         A checksum does not fit, or `to` has one of the steps already and files of it are missing or damaged.
+        Or all steps were asked for, and the record has whole ones that no journal names; the others were
+        written.
     TwinrunError
         The folder is not a record, something in `to` has the name of a file to write, or `to` is a record
         or within this one.
@@ -352,11 +354,31 @@ def restore(
     Whatever is in `to` stays as it is, and no link in it is followed. Of a captured history the result is a
     history with these steps.
     """
+    written, unnamed = restore_named(record, to, steps=steps, flat=flat, threads=threads, memory=memory)
+    if unnamed is not None:
+        raise unnamed
+    return written
+
+
+def restore_named(
+    record: str | os.PathLike[str],
+    to: str | os.PathLike[str],
+    *,
+    steps: Iterable[int] | None,
+    flat: bool,
+    threads: int,
+    memory: int,
+) -> tuple[list[str], TwinrunError | None]:
+    """As `restore`; also returns the error to raise where steps are there that no journal names."""
     record, to = own_source(any_path(record)), own_folder(any_path(to))
     check_settings(threads=threads, memory=memory)
     history = _core.open_history(record)
     chosen = [s.step for s in history.steps] if steps is None else list(steps)
+    # Who restores everything may remove what it came from.
+    unnamed = _error_of_unnamed(record, history) if steps is None else None
     if not chosen:
+        if unnamed is not None:
+            raise unnamed
         raise MissingFile("no step to restore", where=record)
     _refuse_records(record, to)
     workers = threads or os.cpu_count() or 1
@@ -373,7 +395,24 @@ def restore(
         ) from None
     for step in begun:
         _check_step(to, step, workers)
-    return written
+    return written, unnamed
+
+
+def _error_of_unnamed(record: str, history: _core.History) -> TwinrunError | None:
+    """The error that says which steps are in a record's folder and do not come back."""
+    found = unnamed_steps(record, history)
+    if found.problems:
+        return DamagedFile(found.problems[0])
+    if not found.whole:
+        return None
+    names = [os.path.basename(folder) for folder in found.whole]
+    shown = ", ".join(names[:_MOST_NAMED]) + (", …" if len(names) > _MOST_NAMED else "")
+    return DamagedFile(
+        f"{shown} not restored: no journal names {'it' if len(names) == 1 else 'them'}: the journal was cut or is an "
+        "older copy, or the folder is a copy",
+        where=record,
+        fix="bring the journal back from a copy, or pack the step again",
+    )
 
 
 def _refuse_records(record: str, to: str) -> None:
