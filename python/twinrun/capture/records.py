@@ -323,7 +323,7 @@ def restore(
     to : str or path
         The folder that gets the files. It is made if it does not exist.
     steps : iterable of int, default None
-        The steps to restore; None for all.
+        The steps to restore, each once; None for all.
     flat : bool, default False
         For files of other programs: True writes them into `to` itself, False into to/step-N.
     threads : int, default 0
@@ -373,7 +373,7 @@ def restore_named(
     record, to = own_source(any_path(record)), own_folder(any_path(to))
     check_settings(threads=threads, memory=memory)
     history = _core.open_history(record)
-    chosen = [s.step for s in history.steps] if steps is None else list(steps)
+    chosen = [s.step for s in history.steps] if steps is None else list(dict.fromkeys(steps))
     # Who restores everything may remove what it came from.
     unnamed = _error_of_unnamed(record, history) if steps is None else None
     if not chosen:

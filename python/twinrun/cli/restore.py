@@ -54,7 +54,7 @@ def restore(
     from ..capture.records import restore_named, write_part
 
     if field is not None:
-        if len(steps) != 1:
+        if len({*steps}) != 1:
             raise TwinrunError("--field needs one --step")
         found = re.fullmatch(r"(\d+):(\d*)", part or "0:")
         if found is None:

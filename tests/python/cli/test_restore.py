@@ -1,0 +1,39 @@
+"""twinrun restore: what its options mean together."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import command
+
+import twinrun
+
+
+@pytest.fixture
+def packed(tmp_path: Path) -> Path:
+    """A record of other programs' files."""
+    (tmp_path / "files").mkdir()
+    for step in range(3):
+        (tmp_path / "files" / f"x_{step}.dat").write_text(f"{step}")
+    twinrun.pack(tmp_path / "files", tmp_path / "packed")
+    return tmp_path / "packed"
+
+
+@pytest.fixture
+def captured(tmp_path: Path) -> Path:
+    """A record of captured steps."""
+    with twinrun.Run(tmp_path / "captured", record="runs") as run:
+        for step in range(3):
+            run.capture(step, {"x": np.arange(100.0) + step})
+    return tmp_path / "captured"
+
+
+def test_a_step_that_is_named_twice_is_restored_once(packed: Path, captured: Path, tmp_path: Path) -> None:
+    twice = ("--step", "1", "--step", "1")
+    done = command("restore", packed, tmp_path / "out", *twice)
+    assert done.status == 0 and done.last.startswith("wrote 1 file below"), done
+    assert command("restore", packed, tmp_path / "flat", *twice, "--flat").status == 0
+    assert (tmp_path / "flat" / "x_1.dat").read_text() == "1"
+    assert command("restore", captured, tmp_path / "back", *twice).status == 0
+    assert len(twinrun.restore(packed, tmp_path / "again", steps=[2, 0, 2])) == 2
+    assert command("restore", captured, tmp_path / "x", *twice, "--field", "x").status == 0
