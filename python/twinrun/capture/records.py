@@ -325,7 +325,7 @@ def restore(
     steps : iterable of int, default None
         The steps to restore, each once; None for all.
     flat : bool, default False
-        For files of other programs: True writes them into `to` itself, False into to/step-N.
+        For files of other programs only: True writes them into `to` itself, False into to/step-N.
     threads : int, default 0
         Threads that work; 0 takes all cores.
     memory : int, default 1 GiB
@@ -346,8 +346,8 @@ def restore(
         Or all steps were asked for, and the record has whole ones that no journal names; the others were
         written.
     TwinrunError
-        The folder is not a record, something in `to` has the name of a file to write, or `to` is a record
-        or within this one.
+        The folder is not a record, something in `to` has the name of a file to write, `to` is a record or
+        within this one, or `flat` is True for captured steps.
 
     Notes
     -----
@@ -380,6 +380,13 @@ def restore_named(
         if unnamed is not None:
             raise unnamed
         raise MissingFile("no step to restore", where=record)
+    ranks = [rank for s in history.steps if s.step in {*chosen} for rank in s.ranks]
+    if flat and ranks and history.record is not None and all(rank.metadata for rank in ranks):
+        raise TwinrunError(
+            "has captured steps, which come back as a history",
+            where=record,
+            fix="leave out --flat, which is for files of other programs",
+        )
     _refuse_records(record, to)
     workers = threads or os.cpu_count() or 1
     begun = _check_restored(history, to, {*chosen}, workers)

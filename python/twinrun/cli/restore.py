@@ -54,6 +54,10 @@ def restore(
     from ..capture.records import restore_named, write_part
 
     if field is not None:
+        if flat:
+            raise TwinrunError(
+                "--flat has no effect with --field, whose bytes go to the file TO: leave it out"
+            )
         if len({*steps}) != 1:
             raise TwinrunError("--field needs one --step")
         found = re.fullmatch(r"(\d+):(\d*)", part or "0:")

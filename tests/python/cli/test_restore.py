@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import command
+from commands import check_error, command
 
 import twinrun
 
@@ -37,3 +37,19 @@ def test_a_step_that_is_named_twice_is_restored_once(packed: Path, captured: Pat
     assert command("restore", captured, tmp_path / "back", *twice).status == 0
     assert len(twinrun.restore(packed, tmp_path / "again", steps=[2, 0, 2])) == 2
     assert command("restore", captured, tmp_path / "x", *twice, "--field", "x").status == 0
+
+
+@pytest.mark.parametrize("steps", [(), ("--step", "1")])
+def test_flat_of_captured_steps_is_an_error(captured: Path, tmp_path: Path, steps: tuple[str, ...]) -> None:
+    done = command("restore", captured, tmp_path / "out", *steps, "--flat")
+    check_error(done, "has captured steps, which come back as a history; leave out --flat, which is for")
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(twinrun.TwinrunError, match="leave out flat=True, which is for files"):
+        twinrun.restore(captured, tmp_path / "out", flat=True)
+    words = ("--step", "1", "--field", "x", "--flat")
+    check_error(command("restore", captured, tmp_path / "x", *words), "--flat has no effect with --field")
+
+
+def test_flat_names_a_step_that_is_not_there(captured: Path, tmp_path: Path) -> None:
+    done = command("restore", captured, tmp_path / "out", "--step", "7", "--flat")
+    assert done.status == 2 and done.err.endswith("has no step 7\n"), done
