@@ -346,8 +346,9 @@ def restore(
         Or all steps were asked for, and the record has whole ones that no journal names; the others were
         written.
     TwinrunError
-        The folder is not a record, something in `to` has the name of a file to write, `to` is a record or
-        within this one, or `flat` is True for captured steps.
+        The folder is not a record, something in `to` has the name of a file to write, a history in `to` has
+        another step of a number that the record has, `to` is a record or within this one, or `flat` is True
+        for captured steps.
 
     Notes
     -----
@@ -438,17 +439,30 @@ def _refuse_records(record: str, to: str) -> None:
 
 
 def _check_restored(record: _core.History, to: str, chosen: set[int], threads: int) -> list[int]:
-    """Raises DamagedFile if `to` has a step of the record already, and files of it are missing or damaged.
+    """Raises TwinrunError if `to` and the record have different steps of one number: they are of two runs,
+    and a history of both would pass for one. DamagedFile if `to` has a chosen step already, and files of it
+    are missing or damaged.
 
     Returns the steps that some ranks only have there, and that restoring completes.
     """
     if not os.path.isdir(to) or not is_history(to):
         return []
     there = _core.open_history(to)
-    kept = {s.step: [rank.header_xxh3 for rank in s.ranks] for s in record.steps}
+    kept = {
+        s.step: [rank.header_xxh3 for rank in s.ranks]
+        for s in record.steps
+        if all(rank.metadata for rank in s.ranks)  # those of other programs join no history
+    }
     for step in there.steps:
-        # Another step of this number is an error of its own.
-        if step.step in chosen and kept.get(step.step) == [rank.header_xxh3 for rank in step.ranks]:
+        own = [rank.header_xxh3 for rank in step.ranks]
+        if kept.get(step.step, own) != own:
+            raise TwinrunError(
+                f"has another step {step.step} than the record: of another run, or an older version of it",
+                where=to,
+                fix="name another folder",
+            )
+    for step in there.steps:
+        if step.step in chosen and step.step in kept:
             _check_step(to, step.step, threads)
     return sorted(chosen & {*there.incomplete})
 

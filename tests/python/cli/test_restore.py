@@ -53,3 +53,20 @@ def test_flat_of_captured_steps_is_an_error(captured: Path, tmp_path: Path, step
 def test_flat_names_a_step_that_is_not_there(captured: Path, tmp_path: Path) -> None:
     done = command("restore", captured, tmp_path / "out", "--step", "7", "--flat")
     assert done.status == 2 and done.err.endswith("has no step 7\n"), done
+
+
+def test_two_runs_do_not_become_one_history(captured: Path, tmp_path: Path) -> None:
+    """Neither with the steps that they differ in, nor with others."""
+    with twinrun.Run(tmp_path / "other", record="runs") as run:
+        for step in range(3):
+            run.capture(step, {"x": np.arange(100.0) - step - 1})
+    out = tmp_path / "out"
+    assert command("restore", captured, out, "--step", "0").status == 0
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    for steps in ((), ("--step", "1"), ("--step", "0"), ("--step", "2", "--step", "0")):
+        done = command("restore", tmp_path / "other", out, *steps)
+        check_error(
+            done, "out: has another step 0 than the record: of another run, or an older version of it"
+        )
+    assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
+    assert command("restore", captured, out).status == 0
