@@ -6,6 +6,7 @@ import functools
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
+from typing import NamedTuple
 
 from .. import _core
 from ..arguments import MEMORY, any_path, check_settings, own_folder, own_source
@@ -355,10 +356,18 @@ def restore(
     Whatever is in `to` stays as it is, and no link in it is followed. Of a captured history the result is a
     history with these steps.
     """
-    written, unnamed = restore_named(record, to, steps=steps, flat=flat, threads=threads, memory=memory)
-    if unnamed is not None:
-        raise unnamed
-    return written
+    restored = restore_named(record, to, steps=steps, flat=flat, threads=threads, memory=memory)
+    if restored.unnamed is not None:
+        raise restored.unnamed
+    return restored.paths
+
+
+class Restored(NamedTuple):
+    """What `restore_named` did."""
+
+    paths: list[str]
+    unnamed: TwinrunError | None  # the error to raise where steps are there that no journal names
+    notes: list[str]
 
 
 def restore_named(
@@ -369,8 +378,8 @@ def restore_named(
     flat: bool,
     threads: int,
     memory: int,
-) -> tuple[list[str], TwinrunError | None]:
-    """As `restore`; also returns the error to raise where steps are there that no journal names."""
+) -> Restored:
+    """As `restore`, which raises what this returns with the paths."""
     record, to = own_source(any_path(record)), own_folder(any_path(to))
     check_settings(threads=threads, memory=memory)
     history = _core.open_history(record)
@@ -391,6 +400,7 @@ def restore_named(
     _refuse_records(record, to)
     workers = threads or os.cpu_count() or 1
     begun = _check_restored(history, to, {*chosen}, workers)
+    notes = _notes_of_another_run(history, to)
     try:
         written = _core.unpack_steps(record, chosen, to, flat, workers, memory)
     except TwinrunError as error:
@@ -403,7 +413,22 @@ def restore_named(
         ) from None
     for step in begun:
         _check_step(to, step, workers)
-    return written, unnamed
+    return Restored(written, unnamed, notes)
+
+
+def _notes_of_another_run(record: _core.History, to: str) -> list[str]:
+    """A note where no process that captured the record captured what a history in `to` has.
+
+    This does not prove another run: one that was begun again may have a record of its own.
+    """
+    if not os.path.isdir(to) or not is_history(to):
+        return []
+    ours, theirs = (
+        {(one.rank, one.json) for one in history.provenance} for history in (record, _core.open_history(to))
+    )
+    if not ours or not theirs or ours & theirs:
+        return []
+    return [f"{to}: other processes captured its steps than those of the record: are they of one run?"]
 
 
 def _error_of_unnamed(record: str, history: _core.History) -> TwinrunError | None:

@@ -79,12 +79,16 @@ def restore(
         return 0
     if part is not None:
         raise TwinrunError("--bytes needs --field")
-    paths, unnamed = restore_named(record, to, steps=steps or None, flat=flat, threads=threads, memory=memory)
+    paths, unnamed, notes = restore_named(
+        record, to, steps=steps or None, flat=flat, threads=threads, memory=memory
+    )
     folders = sum(os.path.isdir(path) and not os.path.islink(path) for path in paths)
     made = f"wrote {counted(len(paths) - folders, 'file')}"
     if folders:
         made += f" and {counted(folders, 'empty folder')}"
     console().print(f"{made} below {one_line(to)}", soft_wrap=True)
+    for note in notes:
+        click.echo(one_line(f"note: {note}"), err=True)
     if unnamed is not None:
         raise unnamed
     return 0

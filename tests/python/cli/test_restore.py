@@ -1,5 +1,7 @@
 """twinrun restore: what its options mean together."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -70,3 +72,18 @@ def test_two_runs_do_not_become_one_history(captured: Path, tmp_path: Path) -> N
         )
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*")} == before
     assert command("restore", captured, out).status == 0
+
+
+def test_a_history_of_other_processes_is_noted(captured: Path, tmp_path: Path) -> None:
+    """No step of the same number shows that it is another run."""
+    code = """if True:
+        import sys, numpy as np, twinrun
+        with twinrun.Run(sys.argv[1], record="runs") as run:
+            run.capture(7, {"x": np.arange(100.0)})
+    """
+    subprocess.run([sys.executable, "-c", code, tmp_path / "other"], check=True)
+    out = tmp_path / "out"
+    assert "note" not in command("restore", captured, out, "--step", "0").err
+    assert "note" not in command("restore", captured, out, "--step", "1").err
+    done = command("restore", tmp_path / "other", out)
+    assert done.status == 0 and "note: " in done.err and "are they of one run?" in done.err
