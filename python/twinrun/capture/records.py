@@ -6,12 +6,13 @@ import functools
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
+from typing import NamedTuple
 
 from .. import _core
 from ..arguments import MEMORY, any_path, check_settings, own_folder, own_source
 from ..errors import DamagedFile, FormatError, MissingFile, TwinrunError
 from ..formats.folder import is_history
-from ..runs.verify import damage_of_step, damaged_metadata
+from ..runs.verify import damage_of_step, damaged_metadata, unnamed_steps
 from .record_options import RecordOptions
 from .taken import in_words
 from .tree import Tree, steps_of
@@ -323,9 +324,9 @@ def restore(
     to : str or path
         The folder that gets the files. It is made if it does not exist.
     steps : iterable of int, default None
-        The steps to restore; None for all.
+        The steps to restore, each once; None for all.
     flat : bool, default False
-        For files of other programs: True writes them into `to` itself, False into to/step-N.
+        For files of other programs only: True writes them into `to` itself, False into to/step-N.
     threads : int, default 0
         Threads that work; 0 takes all cores.
     memory : int, default 1 GiB
@@ -343,24 +344,63 @@ def restore(
         The record or one of the steps does not exist.
     DamagedFile
         A checksum does not fit, or `to` has one of the steps already and files of it are missing or damaged.
+        Or all steps were asked for, and the record has whole ones that no journal names; the others were
+        written.
     TwinrunError
-        The folder is not a record, something in `to` has the name of a file to write, or `to` is a record
-        or within this one.
+        The folder is not a record, something in `to` has the name of a file to write, a history in `to` has
+        another step of a number that the record has, `to` is a record or within this one, or `flat` is True
+        for captured steps.
 
     Notes
     -----
     Whatever is in `to` stays as it is, and no link in it is followed. Of a captured history the result is a
     history with these steps.
     """
+    restored = restore_named(record, to, steps=steps, flat=flat, threads=threads, memory=memory)
+    if restored.unnamed is not None:
+        raise restored.unnamed
+    return restored.paths
+
+
+class Restored(NamedTuple):
+    """What `restore_named` did."""
+
+    paths: list[str]
+    unnamed: TwinrunError | None  # the error to raise where steps are there that no journal names
+    notes: list[str]
+
+
+def restore_named(
+    record: str | os.PathLike[str],
+    to: str | os.PathLike[str],
+    *,
+    steps: Iterable[int] | None,
+    flat: bool,
+    threads: int,
+    memory: int,
+) -> Restored:
+    """As `restore`, which raises what this returns with the paths."""
     record, to = own_source(any_path(record)), own_folder(any_path(to))
     check_settings(threads=threads, memory=memory)
     history = _core.open_history(record)
-    chosen = [s.step for s in history.steps] if steps is None else list(steps)
+    chosen = [s.step for s in history.steps] if steps is None else list(dict.fromkeys(steps))
+    # Who restores everything may remove what it came from.
+    unnamed = _error_of_unnamed(record, history) if steps is None else None
     if not chosen:
+        if unnamed is not None:
+            raise unnamed
         raise MissingFile("no step to restore", where=record)
+    ranks = [rank for s in history.steps if s.step in {*chosen} for rank in s.ranks]
+    if flat and ranks and history.record is not None and all(rank.metadata for rank in ranks):
+        raise TwinrunError(
+            "has captured steps, which come back as a history",
+            where=record,
+            fix="leave out --flat, which is for files of other programs",
+        )
     _refuse_records(record, to)
     workers = threads or os.cpu_count() or 1
     begun = _check_restored(history, to, {*chosen}, workers)
+    notes = _notes_of_another_run(history, to)
     try:
         written = _core.unpack_steps(record, chosen, to, flat, workers, memory)
     except TwinrunError as error:
@@ -373,7 +413,39 @@ def restore(
         ) from None
     for step in begun:
         _check_step(to, step, workers)
-    return written
+    return Restored(written, unnamed, notes)
+
+
+def _notes_of_another_run(record: _core.History, to: str) -> list[str]:
+    """A note where no process that captured the record captured what a history in `to` has.
+
+    This does not prove another run: one that was begun again may have a record of its own.
+    """
+    if not os.path.isdir(to) or not is_history(to):
+        return []
+    ours, theirs = (
+        {(one.rank, one.json) for one in history.provenance} for history in (record, _core.open_history(to))
+    )
+    if not ours or not theirs or ours & theirs:
+        return []
+    return [f"{to}: other processes captured its steps than those of the record: are they of one run?"]
+
+
+def _error_of_unnamed(record: str, history: _core.History) -> TwinrunError | None:
+    """The error that says which steps are in a record's folder and do not come back."""
+    found = unnamed_steps(record, history)
+    if found.problems:
+        return DamagedFile(found.problems[0])
+    if not found.whole:
+        return None
+    names = [os.path.basename(folder) for folder in found.whole]
+    shown = ", ".join(names[:_MOST_NAMED]) + (", …" if len(names) > _MOST_NAMED else "")
+    return DamagedFile(
+        f"{shown} not restored: no journal names {'it' if len(names) == 1 else 'them'}: the journal was cut or is an "
+        "older copy, or the folder is a copy",
+        where=record,
+        fix="bring the journal back from a copy, or pack the step again",
+    )
 
 
 def _refuse_records(record: str, to: str) -> None:
@@ -392,17 +464,30 @@ def _refuse_records(record: str, to: str) -> None:
 
 
 def _check_restored(record: _core.History, to: str, chosen: set[int], threads: int) -> list[int]:
-    """Raises DamagedFile if `to` has a step of the record already, and files of it are missing or damaged.
+    """Raises TwinrunError if `to` and the record have different steps of one number: they are of two runs,
+    and a history of both would pass for one. DamagedFile if `to` has a chosen step already, and files of it
+    are missing or damaged.
 
     Returns the steps that some ranks only have there, and that restoring completes.
     """
     if not os.path.isdir(to) or not is_history(to):
         return []
     there = _core.open_history(to)
-    kept = {s.step: [rank.header_xxh3 for rank in s.ranks] for s in record.steps}
+    kept = {
+        s.step: [rank.header_xxh3 for rank in s.ranks]
+        for s in record.steps
+        if all(rank.metadata for rank in s.ranks)  # those of other programs join no history
+    }
     for step in there.steps:
-        # Another step of this number is an error of its own.
-        if step.step in chosen and kept.get(step.step) == [rank.header_xxh3 for rank in step.ranks]:
+        own = [rank.header_xxh3 for rank in step.ranks]
+        if kept.get(step.step, own) != own:
+            raise TwinrunError(
+                f"has another step {step.step} than the record: of another run, or an older version of it",
+                where=to,
+                fix="name another folder",
+            )
+    for step in there.steps:
+        if step.step in chosen and step.step in kept:
             _check_step(to, step.step, threads)
     return sorted(chosen & {*there.incomplete})
 

@@ -51,11 +51,14 @@ def restore(
     folder step-N of TO for each step; with --flat one step comes into TO itself. Whatever is in TO stays as
     it is, and no link in it is followed.
     """
-    from ..capture.records import restore as restore_steps
-    from ..capture.records import write_part
+    from ..capture.records import restore_named, write_part
 
     if field is not None:
-        if len(steps) != 1:
+        if flat:
+            raise TwinrunError(
+                "--flat has no effect with --field, whose bytes go to the file TO: leave it out"
+            )
+        if len({*steps}) != 1:
             raise TwinrunError("--field needs one --step")
         found = re.fullmatch(r"(\d+):(\d*)", part or "0:")
         if found is None:
@@ -76,10 +79,16 @@ def restore(
         return 0
     if part is not None:
         raise TwinrunError("--bytes needs --field")
-    paths = restore_steps(record, to, steps=steps or None, flat=flat, threads=threads, memory=memory)
+    paths, unnamed, notes = restore_named(
+        record, to, steps=steps or None, flat=flat, threads=threads, memory=memory
+    )
     folders = sum(os.path.isdir(path) and not os.path.islink(path) for path in paths)
     made = f"wrote {counted(len(paths) - folders, 'file')}"
     if folders:
         made += f" and {counted(folders, 'empty folder')}"
     console().print(f"{made} below {one_line(to)}", soft_wrap=True)
+    for note in notes:
+        click.echo(one_line(f"note: {note}"), err=True)
+    if unnamed is not None:
+        raise unnamed
     return 0

@@ -27,6 +27,7 @@ def verify(paths: tuple[str, ...], threads: int, memory: int) -> int:
     out = console()
     damaged = 0
     checked = 0
+    unnamed = 0
     for path in paths:
         found = verify_path(path, threads=threads, memory=memory)
         problems = found.problems
@@ -40,9 +41,17 @@ def verify(paths: tuple[str, ...], threads: int, memory: int) -> int:
         if len(found.notes) > MOST:
             out.print(f"note: … and {len(found.notes) - MOST} more", style="dim")
         damaged += len(problems)
-    out.print(
-        f"intact: {counted(checked, 'file')}"
-        if damaged == 0
-        else f"damaged: {counted(damaged, 'problem')} in {counted(checked, 'file')}"
-    )
-    return 0 if damaged == 0 else 1
+        unnamed += len(found.unnamed)
+        if found.unnamed:
+            there = counted(len(found.unnamed), "whole step")
+            said = f"{path}: {there} there that no journal names; bring the journal back from a copy"
+            click.echo(one_line(f"twinrun: {said}"), err=True)
+    if damaged:
+        out.print(f"damaged: {counted(damaged, 'problem')} in {counted(checked, 'file')}")
+        return 1
+    if unnamed:
+        steps = counted(unnamed, "step")
+        out.print(f"not checked: {steps} that no journal names; intact: {counted(checked, 'file')}")
+        return 2
+    out.print(f"intact: {counted(checked, 'file')}")
+    return 0

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
+import json
 import os
 import re
+import struct
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -19,10 +22,13 @@ from .fields import FieldRef, refs_of_metadata
 from .histories import Journals, others_note
 from .metadata import check_layout, metadata_path, reopening
 
-__all__ = ["Verified", "damaged_metadata", "verify"]
+__all__ = ["Unnamed", "Verified", "damaged_metadata", "unnamed_steps", "verify"]
 
 _PADDING_AT_ONCE = 1 << 20
-_STEP = re.compile(r"step-(-?\d{10,})(\.\d+)?")
+_STEP = re.compile(r"step-(-?\d{10,})(?:\.(\d+))?")
+_DIFFERENCE = re.compile(r"(rank-\d{5,})(?:\.\d+)?\.twr")
+_DIFFERENCE_MAGIC = b"TWRDIFF\n"
+_HEAD = 128  # bytes of a difference's header: spec/record.md
 
 
 class _Found(NamedTuple):
@@ -31,7 +37,7 @@ class _Found(NamedTuple):
 
 
 class Verified(_Found):
-    """The result of `verify`: (problems, files). It is true if there are no problems.
+    """The result of `verify`: (problems, files). It is true if no problem was found, nor an unnamed step.
 
     >>> with twinrun.Run("runs/a") as run:
     ...     facts = run.capture(0, {"x": np.zeros(100)})
@@ -46,17 +52,35 @@ class Verified(_Found):
         How many files were checked.
     notes : list of str
         One line for each thing that was not checked.
+    unnamed : list of str
+        Folders of whole steps that no journal names, so that they were not checked. Each has a note too.
     """
 
     notes: list[str]
+    unnamed: list[str]
 
-    def __new__(cls, problems: list[str], files: int, notes: list[str] | None = None) -> Verified:
+    def __new__(
+        cls,
+        problems: list[str],
+        files: int,
+        notes: list[str] | None = None,
+        unnamed: list[str] | None = None,
+    ) -> Verified:
         made = super().__new__(cls, problems, files)
         made.notes = notes or []
+        made.unnamed = unnamed or []
         return made
 
     def __bool__(self) -> bool:
-        return not self.problems
+        return not self.problems and not self.unnamed
+
+
+class Unnamed(NamedTuple):
+    """Steps that are there and that no journal names: see `unnamed_steps`."""
+
+    problems: list[str]  # one line for each journal that is missing or empty
+    notes: list[str]  # one line for each other step
+    whole: list[str]  # the folders of whole steps among those of the notes
 
 
 def _verify_metadata(metadata: _core.Metadata, refs: list[FieldRef], threads: int) -> list[str]:
@@ -244,10 +268,11 @@ def _changed_fields(
     return problems
 
 
-def _verify_named(path: str) -> tuple[list[str], list[str]]:
-    """Looks for complete files of steps that no journal names.
+def unnamed_steps(path: str, history: _core.History) -> Unnamed:
+    """Looks for steps of a history, or of a rank's part of one, that no journal names.
 
-    Returns problems, one line for each missing or empty journal, and notes, one line for each other step.
+    A writer marks a folder before its first file, until the journal names the step. So a whole step without
+    that mark was committed once: a run that was killed leaves none. Steps of a run at work are passed over.
     """
     steps = _core.unnamed_steps(path)
     lost = {step.journal: step for step in reversed(steps) if step.lost}
@@ -262,39 +287,132 @@ def _verify_named(path: str) -> tuple[list[str], list[str]]:
         for step in steps
         if not step.lost
     ]
-    return problems, notes
+    folders = {step.folder for step in steps if not step.lost}
+    if history.record is not None:
+        packed = _packed_unnamed(path, history)
+        notes += [
+            f"{os.path.join(path, folder)}: not checked: no journal names it: its line was cut, or was not written yet"
+            for folder in packed
+        ]
+        folders.update(folder for folder, whole in packed.items() if whole)
+    attempts: dict[str, int] = {}
+    for step in history.steps:
+        if found := _STEP.fullmatch(step.folder):
+            attempts[found[1]] = int(found[2] or 0)
+    whole = []
+    for folder in sorted(folders):
+        found = _STEP.fullmatch(folder)
+        # Where a later attempt at the step is named, this one is superseded.
+        if found is None or attempts.get(found[1], -1) <= int(found[2] or 0):
+            whole.append(os.path.join(path, folder))
+    return Unnamed(problems, notes, whole)
 
 
-def _packed_unnamed(path: str, history: _core.History) -> list[str]:
-    """A note for each step of a record of another program's files that is there and that no journal names.
+def _packed_unnamed(path: str, history: _core.History) -> dict[str, bool]:
+    """Folders of steps of other programs' files that no journal names, ascending; True: the step is whole.
 
-    Such steps have no metadata, by which `_verify_named` finds those of histories.
+    Such steps have no metadata, by which the core finds those of histories.
     """
     named = {step.folder for step in history.steps}
-    folders = [e for e in os.scandir(path) if re.fullmatch(r"step-\d{10,}", e.name) and e.is_dir()]
-    notes = []
+    folders = [e for e in os.scandir(path) if _STEP.fullmatch(e.name) and e.is_dir(follow_symlinks=False)]
+    found = {}
     for folder in sorted(folders, key=lambda entry: entry.name):
-        names = os.listdir(folder.path) if folder.name not in named else []
-        ranks = {name[:-4] for name in names if re.fullmatch(r"rank-\d{5,}\.twr", name)}
-        if ranks - {name[:-4] for name in names if name.endswith(METADATA_SUFFIX)}:
-            notes.append(
-                f"{folder.path}: not checked: no journal names it: its line was cut, or was not written yet"
+        names = set(os.listdir(folder.path)) if folder.name not in named else set()
+        ranks: dict[str, list[str]] = {}
+        for name in names:
+            if (file := _DIFFERENCE.fullmatch(name)) and file[1] + METADATA_SUFFIX not in names:
+                ranks.setdefault(file[1], []).append(os.path.join(folder.path, name))
+        if ranks:
+            found[folder.name] = any(
+                any(map(_is_difference, files)) and _was_committed(path, history, folder.name, rank)
+                for rank, files in ranks.items()
             )
-    return notes
+    return found
 
 
-def _verify_history(path: str, threads: int, memory: int) -> tuple[list[str], int, list[str]]:
-    """Checks a history. Returns (problems, number of files, notes)."""
-    unnamed, notes = _verify_named(path)
+def _is_difference(path: str) -> bool:
+    """Whether a file has the sealed header of a difference, and the size that this says."""
+    try:
+        file, size = open_regular(path)
+    except FormatError:
+        return False
+    with file:
+        head = file.read(_HEAD)
+    if len(head) < _HEAD or not head.startswith(_DIFFERENCE_MAGIC):
+        return False
+    offset, index = struct.unpack_from("<QQ", head, 24)
+    return offset + index == size and struct.unpack_from("<Q", head, 120)[0] == _core.xxh3(head[:120])
+
+
+def _was_committed(path: str, history: _core.History, folder: str, rank: str) -> bool:
+    """Whether a step's folder must have been named by the journal of this rank once, and is not any more."""
+    begun = os.path.join(path, folder, rank + ".begun")
+    journal = os.path.join(path, MANIFEST if history.ranks == 1 else rank + ".jsonl")
+    with reading(path):
+        with open(os.path.join(path, MANIFEST), "rb") as manifest:
+            own = _whole_line(manifest.readline())
+        mark = f".twinrun-{own.get('id')}"
+        if os.path.lexists(begun) or not os.path.lexists(os.path.join(path, folder, mark)):
+            return False
+        if _is_written_now(journal):
+            return False
+        # Read now: a run that has ended since may have committed the step, and `compact` may have
+        # left a difference of it in its folder.
+        try:
+            with open(journal, "rb") as file:
+                for line in file:
+                    if folder.encode() in line and _mentions(_whole_line(line), folder):
+                        return False
+        except FileNotFoundError:
+            pass
+        return os.path.isdir(os.path.join(path, folder)) and not os.path.lexists(begun)
+
+
+def _whole_line(line: bytes) -> dict[str, object]:
+    """The object of a line of a journal; an empty one if the line was cut or is damaged."""
+    try:
+        found = json.loads(line) if line.endswith(b"\n") else {}
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _mentions(line: dict[str, object], folder: str) -> bool:
+    """Whether a line of a journal names the folder of a step, or a file in it."""
+    moved = line.get("moved")
+    files = [line.get("file"), *(m.get("file") for m in (moved if isinstance(moved, list) else []))]
+    return line.get("folder") == folder or any(str(file).startswith(folder + "/") for file in files)
+
+
+def _is_written_now(journal: str) -> bool:
+    """Whether a run is writing this journal, as far as its lock shows. On storage without locks: False."""
+    try:
+        opened = os.open(journal, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(opened)
+    return False
+
+
+def _verify_history(path: str, threads: int, memory: int) -> Verified:
+    """Checks a history."""
     journals = Journals(path)
     history = _core.open_history(path)
+    unnamed = unnamed_steps(path, history)
     problems: list[str] = []
     files = 1
     if history.ranks > 1 and history.local_part is None:
         existing = {name for name in os.listdir(path) if re.fullmatch(r"rank-\d{5,}\.jsonl", name)}
         files += len(existing)
         # Every rank creates its journal before any rank captures.
-        if len(existing) < history.ranks and (history.steps or history.incomplete) and not unnamed:
+        if len(existing) < history.ranks and (history.steps or history.incomplete) and not unnamed.problems:
             first = next(n for r in itertools.count() if (n := f"rank-{r:05}.jsonl") not in existing)
             more = history.ranks - len(existing) - 1
             also = f", and of {more} more ranks" if more else ""
@@ -307,7 +425,6 @@ def _verify_history(path: str, threads: int, memory: int) -> tuple[list[str], in
             problems += found
             files += checked
     if history.record is not None:
-        notes += _packed_unnamed(path, history)
         ranks = [history.local_part] if history.local_part is not None else range(history.ranks)
         for rank in ranks:
             broken: set[int] = set()
@@ -322,7 +439,7 @@ def _verify_history(path: str, threads: int, memory: int) -> tuple[list[str], in
     others = others_note(_core.entries_of_others(path))
     if others:
         problems.append(f"{path}: {others}")
-    return problems + unnamed, files, notes
+    return Verified(problems + unnamed.problems, files, unnamed.notes, unnamed.whole)
 
 
 def damaged_metadata(
@@ -375,9 +492,9 @@ def verify(path: str | os.PathLike[str], *, threads: int = 0, memory: int = MEMO
     Returns
     -------
     Verified
-        Problems, and how many files were checked. It is true if there is no problem: then every byte that
-        checksums cover is as it was written. For a history that is every byte of every file, except files of
-        steps that were not committed.
+        Problems, and how many files were checked. It is true if there is no problem, and no whole step
+        that no journal names: then every byte that checksums cover is as it was written. For a history that
+        is every byte of every file, except files of steps that were not committed.
 
     Raises
     ------
@@ -394,8 +511,9 @@ def verify(path: str | os.PathLike[str], *, threads: int = 0, memory: int = MEMO
 
     Complete files of a step that no journal names are a problem if the rank's journal is missing or empty,
     because every rank creates its journal before its first file. If the journal has its first line, they
-    become a note: the journal was cut or is an older copy, or the folder is a copy. Files that a killed run
-    did not finish are not reported, but in a record of another program's files they are a note. Journals and
+    become a note, and the result is not true: the journal was cut or is an older copy, or the folder is a
+    copy. Where a later attempt at the step is named, they are a note alone. Files that a killed run did not
+    finish are not reported, but in a record of another program's files they are a note. Journals and
     steps of another history than the manifest's are a problem: the manifest was exchanged, or two histories
     were mixed.
 
@@ -418,9 +536,10 @@ def verify(path: str | os.PathLike[str], *, threads: int = 0, memory: int = MEMO
     if histories:
         found = [_verify_history(p, threads, memory) for p in histories]
         return Verified(
-            [problem for problems, _, _ in found for problem in problems],
-            sum(files for _, files, _ in found),
-            [note for _, _, notes in found for note in notes],
+            [problem for part in found for problem in part.problems],
+            sum(part.files for part in found),
+            [note for part in found for note in part.notes],
+            [folder for part in found for folder in part.unnamed],
         )
     targets, others = _metadata_files(path)
     if not targets:

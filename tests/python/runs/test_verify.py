@@ -679,12 +679,26 @@ def test_whole_steps_that_a_cut_journal_does_not_name_are_noted(tmp_path: Path) 
     lines = manifest.read_bytes().splitlines(keepends=True)
     manifest.write_bytes(b"".join(lines[:-1]))
     found = twinrun.verify(tmp_path / "run")
-    assert found and [n for n in found.notes if "step-0000000002" in n and "does not name" in n]
+    assert not found and not found.problems and found.unnamed == [str(tmp_path / "run" / "step-0000000002")]
+    assert [n for n in found.notes if "step-0000000002" in n and "does not name" in n]
     # What a run was still writing is nobody's step.
     begun = tmp_path / "run" / "step-0000000002" / "rank-00000.begun"
     begun.touch()
-    assert twinrun.verify(tmp_path / "run").notes == []
+    found = twinrun.verify(tmp_path / "run")
+    assert found and found.notes == []
     begun.unlink()
     assert twinrun.verify(tmp_path / "run").notes != []
     (tmp_path / "run" / "step-0000000002" / "rank-00000.data").unlink()
     assert twinrun.verify(tmp_path / "run").notes == []
+
+
+def test_a_whole_step_that_a_later_attempt_supersedes_is_a_note_alone(tmp_path: Path) -> None:
+    with twinrun.Run(tmp_path / "run") as run:
+        for step in (1, 2):
+            run.capture(step, {"x": np.arange(1000.0)})
+    manifest = tmp_path / "run" / "manifest.jsonl"
+    manifest.write_bytes(b"".join(manifest.read_bytes().splitlines(keepends=True)[:-1]))
+    with twinrun.Run(tmp_path / "run", existing="append") as run:
+        run.capture(2, {"x": np.arange(1000.0)})
+    found = twinrun.verify(tmp_path / "run")
+    assert found and len(found.notes) == 1 and not found.unnamed
