@@ -136,7 +136,8 @@ void round_of(const Bytes& step, const Bytes* before, const PayloadSettings& set
             if (!file->difference().blocks[b].xored) {
                 must(file->read_block(b, compressor, scratch, into));
             } else if (file->sparse(b)) {
-                must(file->mix_block(b, compressor, scratch, into));
+                const SparsePiece whole{0, into};
+                must(file->mix_block(b, compressor, scratch, bytes, {&whole, 1}));
             } else {
                 must(file->read_block(b, compressor, scratch, std::span(block).first(bytes)));
                 for (std::size_t i = 0; i < bytes; ++i)
