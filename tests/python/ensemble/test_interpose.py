@@ -734,8 +734,10 @@ def test_gromacs(library: str, gromacs: str, tmp_path: Path) -> None:
         (made,) = interposition.read_profiles([json.loads(p.read_text()) for p in profiles.glob("PROFILE*")])
         found.append(made)
     counts = [{c: (v["count"], v["bytes"]) for c, v in p["calls"].items()} for p in found]
-    for call in ("fwrite", "fread", "MPI_Init_thread", "MPI_Finalize", "MPI_Allreduce", "MPI_Bcast"):
+    for call in ("fwrite", "MPI_Init_thread", "MPI_Finalize", "MPI_Allreduce", "MPI_Bcast"):
         assert counts[0].get(call) == counts[1].get(call), call
+    # The files of the system that it reads, as /proc/cpuinfo, have more or fewer digits each time.
+    assert counts[0]["fread"][0] == counts[1]["fread"][0]
     assert counts[0]["fwrite"][0] > 1000  # one checkpoint, at the end
     assert found[0]["errors"] == [] and found[0]["other_preloads"] == []
     if "gmx_mpi" in gromacs:
