@@ -22,7 +22,15 @@ import numpy as np
 from ..errors import TwinrunError
 from ..formats.element_types import dtype_of
 from ..formats.facts import title_of
-from ..formats.texts import MASK, SUFFIX, column_name, object_text, repr_is_complete, text_array
+from ..formats.texts import (
+    MASK,
+    SUFFIX,
+    column_name,
+    never_tolerated,
+    object_text,
+    repr_is_complete,
+    text_array,
+)
 from .arrays import is_on_device
 
 __all__ = ["Texts", "flattened", "is_container", "named_arrays", "state_of"]
@@ -52,7 +60,8 @@ def _cannot(name: str, what: str) -> TwinrunError:
 class _Flat:
     """Collects the entries of a container.
 
-    where: names the container in messages. as_given: objects that numpy converts stay as they are.
+    where: names the container in messages. as_given: objects that numpy converts stay as they are. exact:
+    numbers become digests where a tolerance would hold for them.
     """
 
     where: str | None
@@ -60,8 +69,16 @@ class _Flat:
     entries: dict[str, object] = dataclasses.field(default_factory=dict)
     # id() of each container around the current one.
     inside: list[int] = dataclasses.field(default_factory=list)
+    exact: bool = False
 
     def add(self, name: str, array: object) -> None:
+        if self.exact and not isinstance(array, Texts) and (numbers := _on_host(array)) is not None:
+            if numbers.dtype.kind in "fc" or (numbers.dtype.kind in "biu" and not never_tolerated(name)):
+                # Digests of single values of NumPy, which keep their type.
+                values = np.empty(numbers.shape, object)
+                values.reshape(-1)[:] = _objects(numbers.reshape(-1))
+                self.add_texts(name, values)
+                return
         if name in self.entries:
             raise TwinrunError(
                 f"two fields of the name {name!r:.200}",
@@ -118,33 +135,25 @@ class _Flat:
         self.walk(f"{name}@{label}", value)
 
     def exactly(self, name: str, label: str, value: Any) -> None:
-        """Adds a label of `name` whose numbers are equal or different, as texts are: no tolerance holds."""
-        self._exactly(f"{name}@{label}", value)
-
-    def _exactly(self, name: str, value: Any) -> None:
-        if isinstance(value, Mapping) and value:
-            for key, one in value.items():
-                self._exactly(_joined(name, key), one)
-        elif isinstance(value, (bool, int, float, complex, np.number, np.bool_)):
-            _text(self, name, value)
-        elif isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
-            self._digests(name, value)
-        elif isinstance(value, (list, tuple)) and (array := _array_of(value)) is not None:
-            self._digests(name, array)
-        elif isinstance(value, (list, tuple)) and not all(type(v) is str for v in value):
-            for at, one in enumerate(value):
-                self._exactly(_joined(name, at), one)
-        else:
-            self.walk(name, value)
-
-    def _digests(self, name: str, numbers: np.ndarray) -> None:
-        """Adds numbers as digests of single values of NumPy, which keep their type."""
-        values = np.empty(numbers.shape, object)
-        values.reshape(-1)[:] = _objects(numbers.reshape(-1))
-        self.add_texts(name, values)
+        """Adds a label of `name` whose numbers must be equal whatever the tolerance, at any depth."""
+        before, self.exact = self.exact, True
+        try:
+            self.label(name, label, value)
+        finally:
+            self.exact = before
 
     def texts(self, name: str, values: Iterable[object]) -> None:
         self.add_texts(name, _objects(values))
+
+
+def _on_host(array: Any) -> np.ndarray | None:
+    """The numbers of an array on the host; None for others, and where numpy has no such type."""
+    if is_on_device(array):
+        return None
+    try:
+        return np.asarray(array.detach() if hasattr(array, "detach") else array)
+    except (TypeError, ValueError, RuntimeError):
+        return None
 
 
 def _converted(value: Any) -> np.ndarray | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -80,6 +81,12 @@ PAIRS: dict[str, Callable[[], tuple[object, object]]] = {
     "a number as attribute": lambda: (labelled(1.0), labelled(1.5)),
     "numbers as attribute": lambda: (labelled([1, 2.0]), labelled([1, 2.5])),
     "an array as attribute": lambda: (labelled(np.arange(3.0)), labelled(np.arange(3.0) + 0.5)),
+    "numbers within an attribute": lambda: (labelled({"k": [{"v": 1.0}]}), labelled({"k": [{"v": 1.5}]})),
+    "a masked array as attribute": lambda: (
+        labelled(np.ma.array([1.0, 2.0], mask=[0, 1])),
+        labelled(np.ma.array([1.5, 2.0], mask=[0, 1])),
+    ),
+    "the class of an attribute": lambda: (labelled({"k": 1.0}), labelled(defaultdict(int, {"k": 1.0}))),
     "the type of an attribute": lambda: (labelled(np.float32(1)), labelled(np.float64(1))),
     "integers as coordinates": lambda: (labelled(1, (1, 2)), labelled(1, (1, 3))),
     "a fill value": lambda: (masked(5.0), masked(5.5)),
@@ -103,6 +110,13 @@ def test_no_tolerance_makes_labels_the_same(what: str, tmp_path: Path) -> None:
     golden.save({"m": a}, tmp_path / "golden", **LARGE)
     assert golden.check(tmp_path / "golden", {"m": a}).verdict == "same"
     assert golden.check(tmp_path / "golden", {"m": b}).verdict != "same"
+
+
+def test_an_attribute_that_contains_itself_is_named() -> None:
+    own: dict = {"k": 1.0}
+    own["own"] = own
+    with pytest.raises(twinrun.TwinrunError, match="contains itself"):
+        twinrun.compare({"m": labelled(own)}, {"m": labelled(own)})
 
 
 def test_coordinates_of_floating_point_numbers_have_the_tolerance() -> None:
