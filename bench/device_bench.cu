@@ -341,6 +341,16 @@ int main(int argc, char** argv) {
                        check(digests.digest(device, &item, 1, scratch.data(), host.data(), s));
                    },
                    {{"dtype", std::string(dtype_name(scalar))}}});
+        DeviceDigestItem by_bits = item;
+        by_bits.settings.rule = *cell_rule({0, 0}, 0, scalar);
+        if (by_bits.settings.rule != item.settings.rule) {
+            bench.add({"digest, exact (bits)",
+                       static_cast<double>(bytes),
+                       [&, by_bits](cudaStream_t s) {
+                           check(digests.digest(device, &by_bits, 1, scratch.data(), host.data(), s));
+                       },
+                       {{"dtype", std::string(dtype_name(scalar))}}});
+        }
         DeviceDigestItem words = item;
         words.scalar = item_bytes(scalar) == 2 ? DType::i16 : DType::i32;
         words.scalars = bytes / item_bytes(words.scalar);

@@ -229,14 +229,19 @@ void add_type(const std::string& type, const std::string& backend_text, Backend 
         Tolerance tolerance;
         std::vector<unsigned> bits;
     };
-    const std::vector<Rule> rules = {
-        {"equal", {0, 0}, {0}}, {"absolute", {1e-3, 0}, {0, 2, 4}}, {"relative", {1e-6, 1e-4}, {0, 2, 4}}};
+    const std::vector<Rule> rules = {{"equal", {0, 0}, {0}},
+                                     {"tokens", {0, 0}, {0}},
+                                     {"absolute", {1e-3, 0}, {0, 2, 4}},
+                                     {"relative", {1e-6, 1e-4}, {0, 2, 4}}};
     for (const Rule& rule : rules) {
         for (const unsigned bits : rule.bits) {
             for (const std::uint32_t chunk : {4096U, 65536U}) {
                 DigestSettings settings;
                 settings.tolerance = rule.tolerance;
-                settings.rule = *cell_rule(rule.tolerance, bits).operator->();
+                settings.rule =
+                    (std::strcmp(rule.name, "tokens") == 0 ? cell_rule(rule.tolerance, bits)
+                                                           : cell_rule(rule.tolerance, bits, dtype_of<T>()))
+                        .value();
                 settings.chunk_bytes = chunk;
                 const std::string name = "digest/" + type + '/' + rule.name +
                                          "/bits:" + std::to_string(bits) + "/chunk:" + std::to_string(chunk) +

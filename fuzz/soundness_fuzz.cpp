@@ -166,7 +166,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     // What is asked may be another tolerance than what the metadata was made for.
     Tolerance wanted = settings.tolerance;
     if ((forms & 0x10) != 0) wanted.atol = tolerance(input, forms >> 5 & 3);
-    const auto rule = cell_rule(settings.tolerance, bits);
+    const auto rule = cell_rule(settings.tolerance, bits, scalar_type(dtype));
     require(rule.ok());
     settings.rule = *rule.operator->();
 

@@ -28,8 +28,10 @@ const char* cells_name(const CellRule& rule) {
     switch (rule.kind) {
         case CellKind::tokens: return "tokens";
         case CellKind::absolute: return "absolute";
-        default: return "relative";
+        case CellKind::relative: return "relative";
+        case CellKind::binary32: return "binary32";
     }
+    return "";
 }
 
 // A data file of metadata. path: relative to the metadata file where it is given, and as it is
@@ -89,6 +91,13 @@ void define_field_facts(nb::module_& m) {
     add("rtol", [](const F& f) { return f.settings.tolerance.rtol; });
     add("residue_bits", [](const F& f) { return f.settings.rule.residue_bits; });
     add("cells", [](const F& f) { return cells_name(f.settings.rule); });
+    add("exact",
+        [](const F& f) { return f.settings.kind == DigestKind::linear && is_exact(f.settings.rule.kind); });
+    // Exact digests that are made in another way since version 3 of the file.
+    add("outdated", [](const F& f) {
+        return f.settings.kind == DigestKind::linear && f.settings.rule.kind == CellKind::tokens &&
+               is_binary32(scalar_type(f.dtype));
+    });
     add("fine_exponent", [](const F& f) { return f.settings.rule.fine_exponent; });
     add("coarse_exponent", [](const F& f) { return f.settings.rule.coarse_exponent(); });
     add("chunk_bytes", [](const F& f) { return f.settings.chunk_bytes; });
@@ -150,7 +159,8 @@ void define_field_plan(nb::module_& m) {
                bool fortran_order, std::vector<std::uint64_t> shape, double atol, double rtol,
                unsigned residue_bits, std::uint32_t chunk_bytes, const std::string& digest,
                std::string format, std::vector<Extent> extents, std::vector<std::uint64_t> global_shape,
-               std::vector<std::uint64_t> global_offset, std::string key, const std::optional<Ids>& ids) {
+               std::vector<std::uint64_t> global_offset, std::string key, const std::optional<Ids>& ids,
+               bool tokens) {
                 FieldPlan plan;
                 plan.name = std::move(name);
                 plan.dtype = parse_dtype(dtype);
@@ -166,6 +176,7 @@ void define_field_plan(nb::module_& m) {
                 plan.global_shape = std::move(global_shape);
                 plan.global_offset = std::move(global_offset);
                 plan.key = std::move(key);
+                plan.tokens = tokens;
                 using Words = std::vector<std::uint64_t>;
                 new (self) PyFieldPlan{
                     std::move(plan),
@@ -175,8 +186,9 @@ void define_field_plan(nb::module_& m) {
             "rtol"_a, "residue_bits"_a, "chunk_bytes"_a, "digest"_a, "format"_a = "",
             "extents"_a = std::vector<Extent>(), "global_shape"_a = std::vector<std::uint64_t>(),
             "global_offset"_a = std::vector<std::uint64_t>(), "key"_a = "", "ids"_a = nb::none(),
+            "tokens"_a = false,
             "shape, global_shape, global_offset: slowest dimension first. key, ids: of particles, the field "
-            "of their IDs, and these.");
+            "of their IDs, and these. tokens: exact digests as versions 1 and 2 of the file made them.");
 }
 
 // Bytes of data that were read, and of the metadata file that was written.

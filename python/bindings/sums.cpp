@@ -90,7 +90,7 @@ std::optional<BucketSums> sums_of_rows(const std::string& dtype, const Words& id
     check_buckets(chunk_bytes, 0);
     DigestSettings settings;
     settings.tolerance = tolerance;
-    settings.rule = take(cell_rule(settings.tolerance, 0));
+    settings.rule = take(cell_rule(settings.tolerance, 0, scalar_type(type)));
     settings.chunk_bytes = chunk_bytes;
     auto placement = RowPlacement::of_ids({ids.data(), ids.data() + ids.size()}, row_scalars);
     if (!placement) return std::nullopt;

@@ -28,6 +28,7 @@ from twinrun_spec.digest import (  # noqa: E402
     id_indices,
     place_indices,
     rule_for,
+    rule_of,
     scalars,
     sum_up,
     tree_nodes,
@@ -165,8 +166,9 @@ def add(d: Draft, name: str, dtype: str, shape: tuple, raw: bytes, extents: list
     """ids: of the rows, for a field with a key. height: of the sums, else the one that twinrun takes."""
     kind = BY_NAME[dtype]
     numbers = scalars(raw, kind, byte_order)
-    made = digest_array(numbers, kind, atol, rtol, bits, chunk, published)
-    rule = Rule() if published else rule_for(atol, rtol, bits)
+    of_type = rule_of(kind, atol, rtol, bits) if d.version >= 3 else rule_for(atol, rtol, bits)
+    rule = Rule() if published else of_type
+    made = digest_array(numbers, kind, atol, rtol, bits, chunk, published, rule)
     nodes = tree_nodes(made.leaves, chunk // 4096, published)
     words = [w for node in nodes for w in node] if published else nodes
     data_sums = [checksum(raw[i : i + DATA_SUM_BYTES]) for i in range(0, len(raw), DATA_SUM_BYTES)]
@@ -321,6 +323,78 @@ def good_sums() -> tuple[dict[str, Draft], bytes]:
     return {"placed": placed, "particles": particles, "small": small}, data
 
 
+def good_exact() -> tuple[dict[str, Draft], bytes]:
+    """Of version 3: exact digests of binary32 numbers."""
+    random_numbers = random.Random(3)
+    singles = [random_numbers.gauss(0, 1) * 10.0 ** random_numbers.randint(-20, 20) for _ in range(1300)]
+    singles[3:11] = [float("nan"), float("inf"), float("-inf"), -0.0, 0.0, 1e-45, -1e-45, 3.4e38]
+    halves = [random_numbers.gauss(0, 1) for _ in range(70)]
+    halves[1:6] = [float("nan"), float("inf"), -0.0, 6e-8, 65504.0]
+    ids = random_numbers.sample(range(30, 300), 60)
+    single = struct.pack("<1300f", *singles)
+    # NaNs of other bits are the same NaN.
+    single = single[:12] + struct.pack("<I", 0xFFC12345) + single[16:]
+    parts = {
+        "single": single,
+        "half": struct.pack("<70e", *halves),
+        "brain": b"".join(struct.pack("<f", x)[2:] for x in halves),
+        "wave": struct.pack(">1300f", *singles),
+        "double": struct.pack("<100d", *singles[:100]),
+        "count": struct.pack("<50i", *(random_numbers.getrandbits(31) for _ in range(50))),
+        "density": struct.pack("<1200f", *singles[:1200]),
+        "id": struct.pack("<60q", *ids),
+        "velocity": struct.pack("<180f", *singles[:180]),
+    }
+    at, data = {}, b""
+    for name, raw in parts.items():
+        at[name] = len(data)
+        data += raw + bytes(-len(raw) % 16)
+    files = [DataFile("values.bin", len(data), MTIME)]
+
+    def put(d: Draft, name: str, dtype: str, shape: tuple, *args, **more) -> None:
+        raw = parts[name]
+        size = BY_NAME[dtype].item_bytes
+        extents = [Extent(0, at[name], size, len(raw) // size)]
+        add(d, name, dtype, shape, raw, extents, *args, **more)
+
+    exact = Draft(43, 0, files, version=3)
+    put(exact, "single", "f32", (13, 100), 0.0)
+    put(exact, "half", "f16", (70,), 0.0, bits=2)
+    put(exact, "brain", "bf16", (7, 10), 0.0, chunk=8192)
+    put(exact, "wave", "c64", (650,), 0.0, byte_order="big")
+    put(exact, "double", "f64", (100,), 0.0)
+    put(exact, "count", "i32", (50,), 0.0)
+    put(exact, "density", "f32", (1200,), 1e-3)
+
+    parted = Draft(44, 1, files, version=3)
+    put(parted, "density", "f32", (3, 400), 0.0, place=((9, 1000), (4, 300)))
+    put(parted, "velocity", "f32", (60, 3), 0.0, key="id", ids=ids)
+    put(parted, "id", "i64", (60,), 0.0, key="id", ids=ids)
+    return {"exact": exact, "parted": parted}, data
+
+
+def bad_exact(base: Draft) -> dict[str, tuple[bytes, str, str | None]]:
+    """Damages to the first field of version 3, which is exact f32."""
+
+    def with_field(version: int = 3, **changes) -> bytes:
+        def damage(fields: list[Field]) -> None:
+            for key, value in changes.items():
+                setattr(fields[0], key, value)
+
+        d = copy.deepcopy(base)
+        d.damage_fields = damage
+        d.damage_header = lambda values: values.update(version=version)
+        return encode(d, 8)
+
+    other = "cells that do not follow from the tolerance"
+    return {
+        "exact_of_version_2": (with_field(2), "cell kind 3 does not exist", "a type that does not exist"),
+        "exact_with_tolerance": (with_field(atol=0.5), other, other),
+        "exact_with_bits": (with_field(rule=Rule("binary32", 2)), other, other),
+        "exact_of_integers": (with_field(dtype=BY_NAME["i32"]), other, other),
+    }
+
+
 def bad(base: Draft) -> dict[str, tuple[bytes, str, str | None]]:
     """Name: bytes, what the specification's reader says, what twinrun says."""
     whole = encode(base, 8)
@@ -353,7 +427,7 @@ def bad(base: Draft) -> dict[str, tuple[bytes, str, str | None]]:
     out["directory_bit"] = (flipped(whole, 90), "directory's checksum", "directory's checksum")
     out["truncated"] = (whole[:-1], "it should have", "truncated or extended")
     out["extended"] = (whole + b"\0", "it should have", "truncated or extended")
-    made("newer_version", "version 3", "metadata of version 3", damage_header=lambda v: v.update(version=3))
+    made("newer_version", "version 4", "metadata of version 4", damage_header=lambda v: v.update(version=4))
     made("version_zero", "version 0", "damaged metadata", damage_header=lambda v: v.update(version=0))
     made("directory_outside", "directory lies outside", "directory lies outside",
          damage_header=lambda v: v.update(length=len(whole)))  # fmt: skip
@@ -533,8 +607,16 @@ def all_files() -> dict[str, bytes]:
         files[f"v2/{name}_shared.twm"] = encode(draft, shared=True)
     base_of_sums = copy.deepcopy(drafts["small"])
     base_of_sums.data_files[0].path = "../v2/values.bin"
+    drafts, data = good_exact()
+    files["v3/values.bin"] = data
+    for name, draft in drafts.items():
+        files[f"v3/{name}.twm"] = encode(draft, 8)
+        files[f"v3/{name}_shared.twm"] = encode(draft, shared=True)
+    base_of_exact = copy.deepcopy(drafts["exact"])
+    base_of_exact.data_files[0].path = "../v3/values.bin"
     manifest = {}
-    for name, (raw, spec, twinrun) in (bad(base) | bad_sums(base_of_sums)).items():
+    damaged = bad(base) | bad_sums(base_of_sums) | bad_exact(base_of_exact)
+    for name, (raw, spec, twinrun) in damaged.items():
         files[f"bad/{name}.twm"] = raw
         manifest[f"{name}.twm"] = {"spec": spec, "twinrun": twinrun}
     files["bad/manifest.json"] = (json.dumps(manifest, indent=1) + "\n").encode()

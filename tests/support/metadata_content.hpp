@@ -48,7 +48,8 @@ inline FieldMetadata make_field(const std::string& name, DType dtype, std::vecto
     field.settings.tolerance = tolerance;
     field.settings.kind = kind;
     field.settings.chunk_bytes = chunk;
-    if (kind == DigestKind::linear) field.settings.rule = *cell_rule(tolerance, bits).operator->();
+    if (kind == DigestKind::linear)
+        field.settings.rule = *cell_rule(tolerance, bits, scalar_type(dtype)).operator->();
     return field;
 }
 
@@ -101,9 +102,7 @@ struct Written {
     // The directory that a reader finds.
     [[nodiscard]] Directory read_back() const {
         Directory d = directory;
-        for (const FieldMetadata& field : d.fields) {
-            if (field.partial()) d.version = 2;
-        }
+        d.version = required_version(d.fields);
         for (const auto& [f, s] : sums)
             d.fields[f].sums = s.facts;
         return d;

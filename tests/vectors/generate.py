@@ -15,8 +15,10 @@ from twinrun_spec.digest import (  # noqa: E402
     DTYPES,
     DType,
     P,
+    Rule,
     digest_array,
     rule_for,
+    rule_of,
     scalars,
     splitmix64,
     tree_nodes,
@@ -145,12 +147,22 @@ def make(dtype: DType, seed: int) -> dict:
     def add(
         name: str, count: int, atol: float, rtol: float, bits: int, chunk: int = 4096, published: bool = False
     ):
-        made = digest_array(numbers[name][:count], dtype, atol, rtol, bits, chunk, published)
+        rule = rule_for(atol, rtol, bits)
+        put(name, count, atol, rtol, bits, chunk, published, rule)
+        of_type = rule_of(dtype, atol, rtol, bits)
+        if of_type != rule and not published:
+            put(name, count, atol, rtol, bits, chunk, published, of_type)
+
+    def put(
+        name: str, count: int, atol: float, rtol: float, bits: int, chunk: int, published: bool, rule: Rule
+    ) -> None:
+        made = digest_array(numbers[name][:count], dtype, atol, rtol, bits, chunk, published, rule)
         cases.append(
             {
                 "input": name,
                 "count": count,
                 "kind": "published" if published else "linear",
+                "cells": rule.kind,
                 "atol": atol.hex(),
                 "rtol": rtol.hex(),
                 "bits": bits,

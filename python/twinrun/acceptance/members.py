@@ -323,7 +323,7 @@ def _tokens(run: Sequence[FieldRef]) -> int | None:
     facts = [ref.facts for ref in run]
     total = 0
     for one in facts:
-        if one is None or one.digest != "linear" or one.cells == "tokens":
+        if one is None or one.digest != "linear" or one.exact:
             return None
         total += one.tokens
     return total

@@ -25,7 +25,7 @@ def _settings(ref: FieldRef) -> str:
     facts = ref.facts
     if facts is None:
         return "no metadata"
-    if facts.cells == "tokens" and facts.digest == "linear":
+    if facts.exact:
         tolerance = "exact"
     else:
         tolerance = " + ".join(

@@ -80,6 +80,7 @@ def _build_on_the_fly(
         residue_bits=like.residue_bits,
         chunk_bytes=like.chunk_bytes,
         digest=like.digest,
+        tokens=isinstance(like, _core.FieldFacts) and like.outdated,
     )
     start = time.perf_counter()
     facts = build(

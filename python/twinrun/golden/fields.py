@@ -122,7 +122,7 @@ def values_of(raw: bytes, dtype: str) -> np.ndarray:
 
 
 def _rule_of(facts: _core.FieldFacts) -> Rule:
-    kind = facts.cells
+    kind = "tokens" if facts.exact else facts.cells
     origin = facts.atol / facts.rtol if kind == "relative" and facts.atol > 0 else 0.0
     return Rule(kind, facts.residue_bits, facts.fine_exponent, origin)
 
@@ -240,7 +240,7 @@ def _digested(refs: Mapping[str, FieldRef], golden: Digests, **reading: Any) -> 
     def plan(ref: FieldRef) -> _core.FieldPlan:
         like = golden.fields[golden.numbers[names[id(ref)]]]
         return field_plan(ref, None, atol=like.atol, rtol=like.rtol, residue_bits=like.residue_bits,
-                          chunk_bytes=like.chunk_bytes, digest="linear")  # fmt: skip
+                          chunk_bytes=like.chunk_bytes, digest="linear", tokens=like.outdated)  # fmt: skip
 
     names = {id(ref): name for name, ref in refs.items()}
     with _moment(sum(ref.items * ref.itemsize for ref in refs.values())) as folder:

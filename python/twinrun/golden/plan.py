@@ -36,7 +36,7 @@ def _rule(atol: float, rtol: float, bits: int) -> tuple[str, int]:
     entries, keep = captured_entries({"x": np.zeros(1, np.float32)}, {}, None)
     facts = _core.sketch_fields(entries, atol, rtol, bits, 4096, "linear", 1)[0].facts
     del keep
-    return facts.cells, facts.fine_exponent
+    return "tokens" if facts.exact else facts.cells, facts.fine_exponent
 
 
 def _exponent(atol: float, bits: int) -> int:

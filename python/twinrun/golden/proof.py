@@ -53,7 +53,8 @@ def digest_of(cells: np.ndarray, block_scalars: int) -> int:
 
 @dataclass(frozen=True)
 class Rule:
-    """How values became cells: spec/digest.md, section 4. kind: 'tokens', 'absolute' or 'relative'."""
+    """How values became cells: spec/digest.md, section 4. kind: 'tokens' (or
+    numbers by their bits), 'absolute' or 'relative'."""
 
     kind: str
     bits: int

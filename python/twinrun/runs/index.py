@@ -96,12 +96,14 @@ def field_plan(
     format: str = "",
     key: str = "",
     ids: np.ndarray | None = None,
+    tokens: bool = False,
 ) -> _core.FieldPlan:
     """The plan of a field's metadata, for the core.
 
     files: the data files, to which extents refer by number; None leaves out extents and byte order. format:
     the format and options, as in `FileContent.how`. key, ids: for particles, the name of the field with their
-    IDs, and these IDs (u64, one for each row). Other parameters: as for `index`.
+    IDs, and these IDs (u64, one for each row). tokens: exact digests as versions 1 and 2 of metadata had
+    them, to be held against such ones. Other parameters: as for `index`.
     """
     numbers = {path: i for i, path in enumerate(files or ())}
     extents = () if files is None else ref.extents or ()
@@ -125,6 +127,7 @@ def field_plan(
         global_offset=() if ref.place is None else ref.place[1],
         key=key,
         ids=ids,
+        tokens=tokens,
     )
 
 
@@ -353,12 +356,14 @@ def _current(content: FileContent, settings: dict) -> IndexFacts | None:
             return None
     for f in metadata.fields:
         floating = f.dtype in FLOATING
-        has_bits = f.residue_bits if f.cells != "tokens" else settings["residue_bits"]
+        # Exact digests of earlier versions would not compare with those of now.
+        has_bits = settings["residue_bits"] if f.exact else f.residue_bits
         if (
             (floating and (f.atol, f.rtol) != (settings["atol"], settings["rtol"]))
             or f.chunk_bytes != settings["chunk_bytes"]
             or f.digest != settings["digest"]
             or (f.digest == "linear" and has_bits != settings["residue_bits"])
+            or f.outdated
         ):
             return None
     return IndexFacts(

@@ -118,12 +118,21 @@ def token(x: Number) -> int:
 
 @dataclass(frozen=True)
 class Rule:
-    kind: str = "tokens"  # tokens, absolute, relative
+    kind: str = "tokens"  # tokens, absolute, relative, binary32
     residue_bits: int = 0
     coarse_shift: int = 0
     widest: int = 0
     fine_exponent: int = 0
     key_origin: float = 0.0
+
+
+BINARY32 = ("f16", "bf16", "f32", "c64")  # dtypes whose scalars are binary32 values
+
+
+def rule_of(dtype: DType, atol: float, rtol: float, residue_bits: int) -> Rule:
+    """The rule that a writer of version 3 takes for this dtype."""
+    rule = rule_for(atol, rtol, residue_bits)
+    return Rule("binary32") if rule.kind == "tokens" and dtype.name in BINARY32 else rule
 
 
 def rule_for(atol: float, rtol: float, residue_bits: int) -> Rule:
@@ -195,8 +204,16 @@ class Cell:
     is_token: bool = False
 
 
+def binary32(x: float) -> int:
+    if math.isnan(x):
+        return 0x7FC00000
+    return struct.unpack("<i", struct.pack("<f", x + 0.0))[0]  # -0.0 + 0.0 is 0.0
+
+
 def cell(x: Number, rule: Rule, shift: int = 0) -> Cell:
     """The fine cell (shift 0) or the coarse one (shift rule.coarse_shift)."""
+    if rule.kind == "binary32":
+        return Cell(binary32(float(x)))
     large = isinstance(x, int) and abs(x) > EXACT_INTEGER
     if not large:
         x = float(x)
@@ -367,14 +384,15 @@ def digest_array(
     residue_bits: int = 4,
     chunk_bytes: int = SMALLEST_CHUNK,
     published: bool = False,
+    rule: Rule | None = None,
 ) -> Digests:
-    """numbers: the scalars of an array in order."""
+    """numbers: the scalars of an array in order. rule: without it, that of versions 1 and 2."""
     block = dtype.block_scalars
     chunk = chunk_bytes // dtype.scalar_bytes
     if published:
         starts = range(0, len(numbers), chunk)
         return Digests([published_chunk(numbers[i : i + chunk], dtype, atol) for i in starts], [], b"")
-    rule = rule_for(atol, rtol, residue_bits)
+    rule = rule or rule_for(atol, rtol, residue_bits)
     out = Digests([], [], b"")
     residues = []
     for start in range(0, len(numbers), chunk):

@@ -27,24 +27,25 @@ from twinrun_spec.digest import (
     node_count,
     place_indices,
     rule_for,
+    rule_of,
     scalars,
     sum_up,
     tree_nodes,
 )
 
 MAGIC = b"\x89TWM\r\n\x1a\n"
-VERSIONS = (1, 2)
+VERSIONS = (1, 2, 3)
 HEADER_BYTES = 64
 PAGE_BYTES = 4096
 DATA_SUM_BYTES = 1 << 20
 LARGEST_DIRECTORY = 1 << 28
 LONGEST_TEXT = 1 << 16
 MOST_DIMENSIONS = 32
-SECTIONS = ("tree", "fine", "residues", "data_sums", "sums")  # the last one: of version 2
-SECTIONS_OF = {1: SECTIONS[:4], 2: SECTIONS}
+SECTIONS = ("tree", "fine", "residues", "data_sums", "sums")  # the last one: from version 2 on
+SECTIONS_OF = {1: SECTIONS[:4], 2: SECTIONS, 3: SECTIONS}
 SUM_BYTES = 24
 SUMS_BY = ("nothing", "place", "ids")
-RULES = ("tokens", "absolute", "relative")
+RULES = ("tokens", "absolute", "relative", "binary32")  # the last one: from version 3 on
 
 
 class FormatError(Exception):
@@ -231,7 +232,7 @@ def _parse_field(cursor: Cursor, metadata: Metadata) -> Field:
     byte_order = choice(("little", "big"), "byte order")
     order = choice(("row-major", "column-major"), "array order")
     published = choice((False, True), "digest kind")
-    kind = choice(RULES, "cell kind")
+    kind = choice(RULES if metadata.version >= 3 else RULES[:3], "cell kind")
     residue_bits, coarse_shift = cursor.number("B"), cursor.number("B")
     placed = choice((False, True), "placement")
     widest, fine_exponent, origin = cursor.number("i"), cursor.number("i"), cursor.number("d")
@@ -283,7 +284,11 @@ def _parse_field(cursor: Cursor, metadata: Metadata) -> Field:
         if not _possible_sums(f):
             raise wrong("impossible sums")
     try:
-        expected = rule_for(atol, rtol, residue_bits)
+        expected = (
+            rule_of(dtype, atol, rtol, residue_bits)
+            if kind == "binary32"
+            else rule_for(atol, rtol, residue_bits)
+        )
     except ValueError as error:
         raise wrong(str(error)) from None
     if published and (rule != Rule() or rtol != 0):
@@ -424,7 +429,9 @@ def _gather(f: Field, contents: dict[int, bytes]) -> bytes | None:
 def _compare(metadata: Metadata, f: Field, raw: bytes) -> list[str]:
     problems = []
     numbers = scalars(raw, f.dtype, f.byte_order)
-    made = digest_array(numbers, f.dtype, f.atol, f.rtol, f.rule.residue_bits, f.chunk_bytes, f.published)
+    made = digest_array(
+        numbers, f.dtype, f.atol, f.rtol, f.rule.residue_bits, f.chunk_bytes, f.published, f.rule
+    )
     nodes = _nodes(metadata, f)
     for chunk, (known, right) in enumerate(zip(nodes[len(nodes) - f.chunks :], made.leaves, strict=True)):
         if known != right:

@@ -50,7 +50,7 @@ struct ChunkDigest {
 // Counts that a pass over the elements makes besides digests.
 struct ElementCounts {
     std::uint64_t nans = 0;
-    std::uint64_t tokens = 0;  // values without a fine cell, NaN included
+    std::uint64_t tokens = 0;  // values that are tokens: without a fine cell, NaN included
     void add(const ElementCounts& other) {
         nans += other.nans;
         tokens += other.tokens;

@@ -437,11 +437,74 @@ void token_block(const T* x, std::size_t n, const CellRule& rule, BlockDigest* o
     *out = {sums.single, sums.single, sums.counts};
 }
 
+// Eight biased values in two halves, zero-extended; 0 where `there` says that there is none. The
+// number of NaNs is added to *nans.
+struct BiasedBits {
+    __m256i first;
+    __m256i second;
+};
+BiasedBits biased_bits(__m256 x, __m256i there, std::uint32_t* nans) {
+    const __m256i bits = _mm256_castps_si256(x);
+    const __m256i magnitude = _mm256_slli_epi32(bits, 1);
+    const __m256i zero = _mm256_cmpeq_epi32(magnitude, _mm256_setzero_si256());
+    const __m256 nan = _mm256_cmp_ps(x, x, _CMP_UNORD_Q);
+    const int some = _mm256_movemask_ps(nan);
+    *nans += static_cast<std::uint32_t>(__builtin_popcount(static_cast<unsigned>(some)));
+    __m256i v = _mm256_andnot_si256(zero, bits);
+    v = _mm256_blendv_epi8(v, _mm256_set1_epi32(kBinary32Nan), _mm256_castps_si256(nan));
+    v = _mm256_and_si256(_mm256_xor_si256(v, _mm256_set1_epi32(INT32_MIN)), there);
+    return {_mm256_cvtepu32_epi64(_mm256_castsi256_si128(v)),
+            _mm256_cvtepu32_epi64(_mm256_extracti128_si256(v, 1))};
+}
+
+// Numbers that stand for themselves: one product of 32 bits with each half of a coefficient. The
+// bias, 2^31, is taken off at the end.
+void binary32_block(const float* x, std::size_t n, BlockDigest* out) {
+    const Coefficients& table = coefficients();
+    HalfSums sums;
+    std::uint32_t nans = 0;
+    const auto add = [&](const BiasedBits& v, std::size_t at) {
+        HalfSums two;  // below 2^63, and below 2^61 + 8 what they are added to
+        two.add(v.first, words_at(&table.halves[at]));
+        two.add(v.second, words_at(&table.halves[at + kLanes]));
+        sums.add(two);
+    };
+    std::size_t i = 0;
+    const __m256i whole = _mm256_set1_epi32(-1);
+    for (; i + kWords <= n; i += kWords) {
+        if (i % kGroup == 0) prefetch(x + i);
+        add(biased_bits(_mm256_loadu_ps(x + i), whole, &nans), i);
+    }
+    std::uint64_t bias_r = table.sums[i / kWords];
+    if (i < n) {
+        alignas(32) std::array<float, kWords> rest{};
+        alignas(32) std::array<std::int32_t, kWords> there{};
+        std::memcpy(rest.data(), reinterpret_cast<const std::byte*>(x) + i * sizeof(float),
+                    (n - i) * sizeof(float));
+        for (std::size_t k = 0; k < n - i; ++k) {
+            there[k] = -1;
+            bias_r = add61(bias_r, table.r[i + k]);
+        }
+        add(biased_bits(_mm256_load_ps(rest.data()),
+                        _mm256_load_si256(reinterpret_cast<const __m256i*>(there.data())), &nans),
+            i);
+    }
+    out->fine = subtract61(sums.value(), multiply61(bias_r, 1ULL << 31));
+    out->coarse = out->fine;
+    out->counts = {nans, 0};
+}
+bool exact_block(const float* x, std::size_t n, BlockDigest* out) {
+    binary32_block(x, n, out);
+    return true;
+}
+bool exact_block(const double* /*x*/, std::size_t /*n*/, BlockDigest* /*out*/) { return false; }
+
 template <unsigned Bits, class T>
 bool block_with(const T* x, std::size_t n, const CellRule& rule, BlockDigest* out, std::byte* residues) {
     const bool coarse = rule.coarse_shift != 0;
     switch (rule.kind) {
         case CellKind::tokens: token_block<Bits>(x, n, rule, out, residues); return true;
+        case CellKind::binary32: return exact_block(x, n, out);
         case CellKind::absolute:
             if (!AbsoluteCells::can(rule)) return false;
             coarse ? block_of<Bits, true, AbsoluteCells>(x, n, rule, out, residues)

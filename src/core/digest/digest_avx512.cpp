@@ -546,11 +546,51 @@ void token_block(const T* x, std::size_t n, BlockDigest* out, std::byte* residue
     out->counts = {nans, n};
 }
 
+// Numbers that stand for themselves, with a bias of 2^31 that is taken off at the end. Lanes that
+// are not set count as nothing.
+[[gnu::always_inline]] inline __m512i biased_bits(__m256 x, __mmask8 lanes, std::uint64_t* nans) {
+    const __m256i bits = _mm256_castps_si256(x);
+    const __mmask8 some = _mm256_test_epi32_mask(bits, _mm256_set1_epi32(0x7FFFFFFF));  // not 0
+    const __mmask8 nan = _mm256_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+    *nans += static_cast<unsigned>(__builtin_popcount(nan));
+    __m256i v = _mm256_maskz_mov_epi32(some, bits);
+    v = _mm256_mask_mov_epi32(v, nan, _mm256_set1_epi32(kBinary32Nan));
+    v = _mm256_maskz_xor_epi32(lanes, v, _mm256_set1_epi32(INT32_MIN));
+    return _mm512_cvtepu32_epi64(v);
+}
+
+bool exact_block(const float* x, std::size_t n, BlockDigest* out) {
+    const Coefficients& table = coefficients();
+    NarrowSums sums;  // of at most 512 products a lane
+    std::uint64_t nans = 0;
+    std::size_t i = 0;
+    for (; i + kLanes <= n; i += kLanes) {
+        if (i % kGroup == 0) prefetch(x + i);
+        sums.add(biased_bits(_mm256_loadu_ps(x + i), 0xFF, &nans), table_at(&table.low48[i]),
+                 table_at(&table.high12[i]));
+    }
+    std::uint64_t bias_r = table.sums[i / kLanes];
+    if (i < n) {
+        const auto lanes = static_cast<__mmask8>((1U << (n - i)) - 1);
+        sums.add(biased_bits(_mm256_maskz_loadu_ps(lanes, x + i), lanes, &nans), table_at(&table.low48[i]),
+                 table_at(&table.high12[i]));
+        for (std::size_t k = i; k < n; ++k)
+            bias_r = add61(bias_r, table.r[k]);
+    }
+    const std::uint64_t biased = add_lanes(sums.value(), _mm512_setzero_si512()).first;
+    out->fine = subtract61(biased, multiply61(bias_r, 1ULL << 31));
+    out->coarse = out->fine;
+    out->counts = {nans, 0};
+    return true;
+}
+bool exact_block(const double* /*x*/, std::size_t /*n*/, BlockDigest* /*out*/) { return false; }
+
 template <unsigned Bits, class T>
 bool block_with(const T* x, std::size_t n, const CellRule& rule, BlockDigest* out, std::byte* residues) {
     const bool coarse = rule.coarse_shift != 0;
     switch (rule.kind) {
         case CellKind::tokens: token_block<Bits>(x, n, out, residues); return true;
+        case CellKind::binary32: return exact_block(x, n, out);
         case CellKind::absolute:
             if (!AbsoluteCells::can(rule)) return false;
             coarse ? block_of<Bits, true, AbsoluteCells>(x, n, rule, out, residues)

@@ -342,7 +342,7 @@ Key key_of(const DeviceDigestItem& item) {
         constexpr DType of_size[] = {DType::u8, DType::u16, DType::u32, DType::u64};
         scalar = of_size[item_shift(item.scalar)];
     }
-    return {fixed, words, scalar, rule.kind, rule.kind == CellKind::tokens ? std::uint8_t{0} : bits};
+    return {fixed, words, scalar, rule.kind, is_exact(rule.kind) ? std::uint8_t{0} : bits};
 }
 KernelChoice kernel_for(const Key& key) {
     if (key.words) return words_kernel(item_shift(key.scalar));
@@ -472,7 +472,7 @@ std::uint64_t bias_sum(std::uint64_t bias, std::uint64_t block_scalars) {
 // For blocks of 512 to 4096 scalars.
 std::uint64_t bias_sum_of(const Key& key, DType scalar) {
     struct Sums {
-        std::uint64_t of[3][4];
+        std::uint64_t of[4][4];
     };
     static const Sums once = [] {
         Sums sums{};
@@ -481,11 +481,14 @@ std::uint64_t bias_sum_of(const Key& key, DType scalar) {
             sums.of[1][shift] = bias_sum(Cells<CellKind::relative>::kBias, kBlockBytes >> shift);
             // The highest bit of a word.
             sums.of[2][shift] = bias_sum(1ULL << ((8 << shift) - 1), kBlockBytes >> shift);
+            sums.of[3][shift] = bias_sum(1ULL << 31, kBlockBytes >> shift);
         }
         return sums;
     }();
     if (key.kind == CellKind::tokens) return 0;
-    return once.of[key.words ? 2 : key.kind == CellKind::relative ? 1 : 0][item_shift(scalar)];
+    if (key.words) return once.of[2][item_shift(scalar)];
+    if (key.fixed && key.kind == CellKind::binary32) return once.of[3][item_shift(scalar)];
+    return once.of[key.kind == CellKind::relative ? 1 : 0][item_shift(scalar)];
 }
 
 double inverse_of(const CellRule& rule) {

@@ -90,10 +90,16 @@ template <class Source, CellKind Kind, unsigned Bits>
 class Worker {
    public:
     static constexpr bool kWords = Source::kWords;
-    static constexpr int kPlanes = kWords ? 1 << Source::kItemShift : Cells<Kind>::kPlanes;
+    // Numbers by their own bits, from the planes of these that may be other than 0.
+    static constexpr bool kBinary32 = Source::kFixed && Kind == CellKind::binary32;
+    static constexpr int kPlanes = kWords      ? 1 << Source::kItemShift
+                                   : kBinary32 ? 4 - Source::kFirstPlane
+                                               : Cells<Kind>::kPlanes;
     static constexpr bool kExact = Kind == CellKind::tokens;
-    static constexpr bool kOneDigest = kExact || kWords;  // the coarse digest is the fine one
+    // The coarse digest is the fine one.
+    static constexpr bool kOneDigest = kExact || kWords || Kind == CellKind::binary32;
     static_assert(!kWords || (Kind == CellKind::absolute && Bits == 0));
+    static_assert(!kBinary32 || (kPlanes > 0 && Bits == 0));
     // Where little is written, what is read makes room in the L2 cache first, and what is written
     // stays together: 4275 GB/s against 4110 (float32, chunks of 4 KiB, H200). With residues it is
     // the other way: 3890 against 4100.
@@ -253,6 +259,7 @@ class Worker {
         for (int i = 0; i < 4; ++i)
             low_[i] = 0;
         tokens_ = nans_ = 0;
+        if constexpr (kBinary32 && Source::kPairs) nan_pairs_ = 0;
         left_ = 0;
     }
 
@@ -372,11 +379,52 @@ class Worker {
         }
     }
 
+    // The bits of a binary32, the highest turned round: that is the bias. NaNs are counted.
+    __device__ std::uint32_t biased_bits(double x) {
+        // x came from a float: the compiler takes that one. -0.0 becomes 0.0.
+        const float number = __fadd_rn(static_cast<float>(x), 0.0F);
+        const bool nan = number != number;
+        nans_ += nan ? 1 : 0;
+        constexpr std::uint32_t kNan = kBinary32Nan;
+        return (nan ? kNan : __float_as_uint(number)) ^ 0x80000000U;
+    }
+
+    // The same of two bfloat16 at once, of which the lower 16 bits are left out: they are 0.
+    __device__ std::uint32_t biased_pair(std::uint32_t pair) {
+        const std::uint32_t numbers = without_negative_zeros(pair);
+        const std::uint32_t nan = nan_mask(numbers);
+        nan_pairs_ += nan & 0x00010001U;
+        return ((numbers & ~nan) | (0x7FC07FC0U & nan)) ^ 0x80008000U;
+    }
+
     __device__ void take_step(const Tile& tile, unsigned step, const std::byte* stage, unsigned in_line) {
         std::uint32_t planes[4][8];  // [register of the matrix][byte of the cell]
 #pragma unroll
         for (unsigned half = 0; half < 2; ++half) {
-            if constexpr (kWords) {
+            if constexpr (kBinary32) {
+                const auto* row =
+                    reinterpret_cast<const typename Source::Pair*>(stage + row_of(half) * stage_row_);
+#pragma unroll
+                for (unsigned quarter = 0; quarter < 2; ++quarter) {
+                    const auto a = row[lane_ % 4 + 8 * quarter];
+                    const auto b = row[lane_ % 4 + 8 * quarter + 4];
+                    if constexpr (Source::kPairs) {
+                        const std::uint32_t x = biased_pair(a);
+                        const std::uint32_t y = biased_pair(b);
+                        planes[half + 2 * quarter][0] = bytes_of(x, y, 0x6420);
+                        planes[half + 2 * quarter][1] = bytes_of(x, y, 0x7531);
+                        continue;
+                    }
+                    const std::uint32_t bits[4] = {
+                        biased_bits(Source::first(a)), biased_bits(Source::second(a)),
+                        biased_bits(Source::first(b)), biased_bits(Source::second(b))};
+                    std::uint32_t part[4];
+                    transpose(bits, part);
+#pragma unroll
+                    for (int p = 0; p < kPlanes; ++p)
+                        planes[half + 2 * quarter][p] = part[Source::kFirstPlane + p];
+                }
+            } else if constexpr (kWords) {
                 const auto* row =
                     reinterpret_cast<const typename Source::Pair*>(stage + row_of(half) * stage_row_);
 #pragma unroll
@@ -495,6 +543,7 @@ class Worker {
 #pragma unroll
         for (unsigned half = 0; half < 2; ++half) {
             fine[half] = row_sum<kPlanes>(fine_, half);
+            if constexpr (kBinary32) fine[half] = rotate61(fine[half], 8 * Source::kFirstPlane);
             if constexpr (!kExact) fine[half] = subtract61(fine[half], field.bias_sum);
             if constexpr (kOneDigest) {
                 coarse[half] = fine[half];
@@ -508,7 +557,7 @@ class Worker {
             // digest.
             if (row_of(half) >= tile.rows) fine[half] = coarse[half] = 0;
         }
-        if constexpr (!kWords) {
+        if constexpr (!kWords && !kBinary32) {
             if (warp::any(left_ != 0)) {
 #pragma unroll
                 for (unsigned half = 0; half < 2; ++half)
@@ -516,6 +565,8 @@ class Worker {
             }
         }
         put_digests(tile, fine, coarse);
+        // At most 512 a tile in each half.
+        if constexpr (kBinary32 && Source::kPairs) nans_ += (nan_pairs_ & 0xFFFF) + (nan_pairs_ >> 16);
         if (field.counts != nullptr) put_counts(field, tile);
     }
 
@@ -548,7 +599,7 @@ class Worker {
                 if (x != x && !wide_integers) {
                     nan_r = add61(nan_r, r);
                     ++nans_;
-                    ++tokens_;
+                    if constexpr (Kind != CellKind::binary32) ++tokens_;
                 } else {
                     const Cell cell = wide_integers ? cell_of_raw(raw, scalar, rule, 0) : cell_of(x, rule, 0);
                     fine = add61(fine, multiply61(r, field_value(cell)));
@@ -564,7 +615,7 @@ class Worker {
             }
         }
         if (shift == 0) coarse = fine;
-        const std::uint64_t nan_sum = multiply61(nan_r, reduce61(kNanToken));
+        const std::uint64_t nan_sum = multiply61(nan_r, reduce61(kNanValue<Kind>));
         fine_sum = add61(fine_sum, sum_of_row(add61(fine, nan_sum)));
         coarse_sum = add61(coarse_sum, sum_of_row(add61(coarse, nan_sum)));
     }
@@ -635,8 +686,8 @@ class Worker {
                 atomicAdd(field.counts + 1, static_cast<unsigned long long>(scalars));
             }
             if (nans_ != 0) atomicAdd(field.counts, static_cast<unsigned long long>(nans_));
-        } else if (tokens_ != 0) {
-            atomicAdd(field.counts + 1, static_cast<unsigned long long>(tokens_));
+        } else if ((tokens_ | nans_) != 0) {
+            if (tokens_ != 0) atomicAdd(field.counts + 1, static_cast<unsigned long long>(tokens_));
             if (nans_ != 0) atomicAdd(field.counts, static_cast<unsigned long long>(nans_));
         }
     }
@@ -664,6 +715,7 @@ class Worker {
     std::uint32_t left_;  // steps, in 32 parts, that hold values out of the planes' range
     std::uint32_t tokens_;
     std::uint32_t nans_;
+    std::uint32_t nan_pairs_;  // counts in both halves
     // Of the field that the tile belongs to.
     double inverse_;  // relative: the key's origin
     int exponent_;
@@ -736,6 +788,11 @@ Kernel kernel_of(CellKind kind, unsigned bits) {
             return bits == 4   ? digest_blocks<Source, CellKind::relative, 4>
                    : bits == 2 ? digest_blocks<Source, CellKind::relative, 2>
                                : digest_blocks<Source, CellKind::relative, 0>;
+        case CellKind::binary32:
+            // Of float64 there are none.
+            if constexpr (!Source::kFixed || Source::kFirstPlane < 4)
+                return digest_blocks<Source, CellKind::binary32, 0>;
+            break;
     }
     return nullptr;
 }

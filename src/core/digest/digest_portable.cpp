@@ -44,10 +44,8 @@ void block(const T* x, std::size_t n, const CellRule& rule, BlockDigest* out, st
             const Cell coarse = cell_for(value, rule, rule.coarse_shift);
             digest.coarse = add61(digest.coarse, multiply61(r, field_value(coarse)));
         }
-        if (fine.token) {
-            ++digest.counts.tokens;
-            if (value != value) ++digest.counts.nans;
-        }
+        if (fine.token) ++digest.counts.tokens;
+        if (value != value) ++digest.counts.nans;
         if (bits != 0) put_residue(residues, i, bits, fine.bits);
     }
     if (rule.coarse_shift == 0) digest.coarse = digest.fine;

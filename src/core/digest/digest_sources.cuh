@@ -102,10 +102,14 @@ struct SourceOf {
     static constexpr unsigned kPad = ItemShift < 2 ? 16 : 8U << ItemShift;
     static constexpr bool kNarrow = ItemShift < 3;  // no value is as small as a seed of a token
     static constexpr bool kHighOnly = false;        // the low 32 bits of each float64 are 0
+    // Of a binary32 the first byte that may be other than 0; not of other types.
+    static constexpr int kFirstPlane = 4;
+    static constexpr bool kPairs = false;  // two bfloat16 in a word, taken at once
 };
 
 struct F32 : SourceOf<2> {
     static constexpr DType kScalar = DType::f32;
+    static constexpr int kFirstPlane = 0;
     using Pair = float2;
     __device__ static double first(Pair p) { return p.x; }
     __device__ static double second(Pair p) { return p.y; }
@@ -117,14 +121,42 @@ struct Half : SourceOf<1> {
 };
 struct F16 : Half {
     static constexpr DType kScalar = DType::f16;
+    static constexpr int kFirstPlane = 1;
     __device__ static double first(Pair p) { return half_to_float(p & 0xFFFF); }
     __device__ static double second(Pair p) { return half_to_float(p >> 16); }
 };
 struct BF16 : Half {
     static constexpr DType kScalar = DType::bf16;
+    static constexpr int kFirstPlane = 2;
+    static constexpr bool kPairs = true;
     __device__ static double first(Pair p) { return __uint_as_float(p << 16); }
     __device__ static double second(Pair p) { return __uint_as_float(p & 0xFFFF0000U); }
 };
+// Two bfloat16 with 0 for -0.0. NaNs stay NaNs.
+__device__ inline std::uint32_t without_negative_zeros(std::uint32_t pair) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    std::uint32_t sum;
+    // x 1 + 0: one instruction from this architecture on, and exact for denormal numbers.
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(pair), "r"(0x3F803F80U), "r"(0U));
+    return sum;
+#else
+    if ((pair & 0xFFFFU) == 0x8000U) pair &= 0xFFFF0000U;
+    return pair >> 16 == 0x8000U ? pair & 0xFFFFU : pair;
+#endif
+}
+// Ones in the halves that are NaNs.
+__device__ inline std::uint32_t nan_mask(std::uint32_t pair) {
+    // A magnitude beyond that of infinity carries into the highest bit of its half.
+    const std::uint32_t carried = (pair & 0x7FFF7FFFU) + 0x007F007FU;
+#if defined(__CUDA_ARCH__)
+    std::uint32_t mask;
+    // The highest bits of bytes 1 and 3, in all bits of their halves.
+    asm("prmt.b32 %0, %1, %1, 0xBB99;" : "=r"(mask) : "r"(carried));
+    return mask;
+#else
+    return (carried >> 15 & 0x00010001U) * 0xFFFFU;
+#endif
+}
 struct F64 : SourceOf<3> {
     static constexpr DType kScalar = DType::f64;
     using Pair = double2;
@@ -229,6 +261,23 @@ struct Cells<CellKind::relative> {
     // A cell of -2^59 would do for the planes; it counts as a token (|q| < 2^59).
     __device__ static std::uint32_t outside(std::uint64_t v) { return v - 1 >= (1ULL << 60) - 1 ? 1 : 0; }
 };
+// The bits of a binary32, with the bias of absolute cells.
+template <>
+struct Cells<CellKind::binary32> {
+    static constexpr int kPlanes = Cells<CellKind::absolute>::kPlanes;
+    static constexpr std::uint64_t kNeutral = Cells<CellKind::absolute>::kNeutral;
+    static constexpr std::uint64_t kBias = Cells<CellKind::absolute>::kBias;
+    // NaNs leave the loop, to be counted.
+    __device__ static std::uint64_t biased(double x, double /*inverse*/, int /*exponent*/) {
+        const auto value = static_cast<float>(x);
+        const std::int64_t bits = binary32_bits(value);
+        return value != value ? ~0ULL : kNeutral + static_cast<std::uint64_t>(bits);
+    }
+    __device__ static std::uint32_t outside(std::uint64_t v) { return static_cast<std::uint32_t>(v >> 63); }
+};
+// What a NaN counts as in a sum.
+template <CellKind Kind>
+inline constexpr std::uint64_t kNanValue = Kind == CellKind::binary32 ? kBinary32Nan : kNanToken;
 template <>
 struct Cells<CellKind::tokens> {
     static constexpr int kPlanes = 8;

@@ -139,6 +139,9 @@ struct Products<CellKind::absolute> {
     }
 };
 
+template <>
+struct Products<CellKind::binary32> : Products<CellKind::absolute> {};
+
 // What a value out of the products' range adds. Its low part is what makes the coarse sum right.
 // nan: a coefficient.
 struct Far {
@@ -170,8 +173,9 @@ __device__ __noinline__ Far far_value(std::uint64_t raw, DType scalar, uint2 hal
 template <class Source, CellKind Kind, bool Wide>
 class Adder {
    public:
-    static constexpr bool kExact = Kind == CellKind::tokens;
-    static constexpr int kBatch = Kind == CellKind::absolute && Source::kFixed ? 8 : 4;
+    static constexpr bool kExact = is_exact(Kind);
+    static constexpr int kBatch =
+        (Kind == CellKind::absolute || Kind == CellKind::binary32) && Source::kFixed ? 8 : 4;
 
     __device__ Adder(const Part& part, const uint2* coefficients, const std::uint64_t* rho,
                      unsigned item_shift)
@@ -300,7 +304,7 @@ class Adder {
             all.nan = add61(all.nan, far.nan);
         }
         if (all.nan != 0) {
-            const std::uint64_t token = multiply61(all.nan, reduce61(kNanToken));
+            const std::uint64_t token = multiply61(all.nan, reduce61(kNanValue<Kind>));
             all.fine = add61(all.fine, token);
             all.low = add61(all.low, subtract61(token, shifted61(token, part_.rule.coarse_shift)));
         }
@@ -476,6 +480,7 @@ SumsKernel sums_kernel_of(CellKind kind) {
         case CellKind::tokens: return add_parts<Source, CellKind::tokens, Wide>;
         case CellKind::absolute: return add_parts<Source, CellKind::absolute, Wide>;
         case CellKind::relative: return add_parts<Source, CellKind::relative, Wide>;
+        case CellKind::binary32: return add_parts<Source, CellKind::binary32, Wide>;
     }
     return nullptr;
 }

@@ -120,9 +120,27 @@ TWR_HOST_DEVICE inline std::uint64_t integer_token(std::uint64_t magnitude, bool
     return splitmix64(splitmix64(bits));
 }
 
+// What stands for a binary32 number in the rule of that name: its bits, in two's complement. NaNs
+// are one, and so are 0 and -0.0.
+inline constexpr std::int32_t kBinary32Nan = 0x7FC00000;
+TWR_HOST_DEVICE inline std::int32_t binary32_bits(float x) {
+#if defined(__CUDA_ARCH__)
+    const std::uint32_t bits = __float_as_uint(x);
+#else
+    const std::uint32_t bits = __builtin_bit_cast(std::uint32_t, x);
+#endif
+    const std::uint32_t magnitude = bits << 1;
+    if (magnitude > 0xFF000000U) return kBinary32Nan;
+    return magnitude == 0 ? 0 : static_cast<std::int32_t>(bits);
+}
+
 // Fine (coarse_shift = 0) or coarse cell of a float64 (float32, float16, bfloat16 and small
 // integers convert exactly).
 TWR_HOST_DEVICE inline Cell cell_of(double x, const CellRule& rule, int coarse_shift) {
+    if (rule.kind == CellKind::binary32) {  // x is a binary32 number: nothing is rounded
+        const std::int64_t bits = binary32_bits(static_cast<float>(x));
+        return {static_cast<std::uint64_t>(bits), false};
+    }
     const std::uint64_t magnitude_bits = bits_of(x) & ~(1ULL << 63);
     if (magnitude_bits > 0x7FF0000000000000ULL) return {kNanToken, true};
     if (magnitude_bits == 0x7FF0000000000000ULL) {

@@ -104,9 +104,19 @@ Result<CellRule> cell_rule(const Tolerance& tolerance, unsigned residue_bits) {
     return rule;
 }
 
+bool is_binary32(DType scalar) {
+    return scalar == DType::f16 || scalar == DType::bf16 || scalar == DType::f32;
+}
+
+Result<CellRule> cell_rule(const Tolerance& tolerance, unsigned residue_bits, DType scalar) {
+    auto rule = cell_rule(tolerance, residue_bits);
+    if (rule && rule->kind == CellKind::tokens && is_binary32(scalar)) rule->kind = CellKind::binary32;
+    return rule;
+}
+
 ProofReach proof_reach(const CellRule& rule, const Tolerance& made_for, const Tolerance& required) {
     ProofReach reach;
-    if (rule.kind == CellKind::tokens) {  // equal tokens are equal values: within any tolerance
+    if (is_exact(rule.kind)) {  // equal values are within any tolerance
         reach.usable = reach.coarse_proves = true;
         return reach;
     }

@@ -10,8 +10,9 @@
 // key of x is their distance from the bits of c, with the sign of x. Keys W apart prove agreement;
 // cells are key >> m.
 //
-// Tokens: atol = rtol = 0 asks for equal values; every value then is a pseudo-random token of
-// itself.
+// Exact: atol = rtol = 0 asks for equal values. A float16, bfloat16 or float32 then stands for
+// itself, by its bits as a binary32 (binary32_bits() in cell.hpp): nothing is mixed, so that
+// digests are made as fast as memory is read. Every other value is a pseudo-random token of itself.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +30,7 @@ struct Tolerance {
     bool operator==(const Tolerance&) const = default;
 };
 
-enum class CellKind : std::uint8_t { tokens = 0, absolute = 1, relative = 2 };
+enum class CellKind : std::uint8_t { tokens = 0, absolute = 1, relative = 2, binary32 = 3 };
 
 // How a value becomes its fine and its coarse integer. Plain data: it is stored in metadata and
 // given to kernels.
@@ -49,6 +50,14 @@ struct CellRule {
 // The rule for a tolerance. residue_bits: 0, 2 or 4 (taken as 0 where the rule is tokens). Errors:
 // a tolerance that is negative, NaN or infinite; other residue bits.
 Result<CellRule> cell_rule(const Tolerance& tolerance, unsigned residue_bits);
+// The same for scalars of this type: where the rule would be tokens, and binary32 does, it is that.
+Result<CellRule> cell_rule(const Tolerance& tolerance, unsigned residue_bits, DType scalar);
+// Whether values of this scalar type are binary32 numbers: float16, bfloat16 and float32.
+[[nodiscard]] bool is_binary32(DType scalar);
+// Whether equal values in digests mean equal numbers, and nothing else.
+[[nodiscard]] constexpr bool is_exact(CellKind kind) {
+    return kind == CellKind::tokens || kind == CellKind::binary32;
+}
 
 // True if metadata made with `rule` can prove agreement within `required` (which may be wider than
 // what it was made for): `widest` becomes the widest residue difference that still proves,

@@ -397,7 +397,9 @@ void conclude(DType dtype, const DifferenceRule& rule, double largest, FieldResu
 Result<> run_direct(const FieldSide& a, const FieldSide& b, const CompareOptions& options,
                     const ComparedElements* compared, FieldResult& result) {
     if (a.elements == nullptr || b.elements == nullptr) {
-        return Error{ErrorCode::not_found, "a direct comparison needs the data of both runs"};
+        std::string why = "a direct comparison needs the data of both runs";
+        if (!result.reason.empty()) why += "; digests do not help: " + result.reason;
+        return Error{ErrorCode::not_found, std::move(why)};
     }
     const DType dtype = a.elements->dtype();
     TWR_TRY(

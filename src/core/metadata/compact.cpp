@@ -22,7 +22,8 @@ Result<std::vector<std::byte>> compact_metadata(MetadataFile& file) try {
         field.sums = {};
         field.sections[static_cast<std::size_t>(Section::sums)] = {};
     }
-    directory.version = 1;
+    // Parts are no reason for version 2 here: nothing of it is kept.
+    directory.version = required_version(directory.fields) < 3 ? 1 : 3;
     end = round_up(encode_directory(directory, 0).size(), 8);
     for (FieldMetadata& field : directory.fields) {
         for (std::size_t s = 0; s < kSections; ++s) {

@@ -105,7 +105,11 @@ bool inside(std::uint64_t offset, std::uint64_t length, std::uint64_t file_bytes
 // rule, whatever wrote them, would not prove what they seem to.
 Result<> check_rule(const FieldMetadata& field) {
     const CellRule& rule = field.settings.rule;
-    const auto expected = cell_rule(field.settings.tolerance, rule.residue_bits);
+    // Tokens were the only exact rule before version 3.
+    const auto expected =
+        rule.kind == CellKind::binary32
+            ? cell_rule(field.settings.tolerance, rule.residue_bits, scalar_type(field.dtype))
+            : cell_rule(field.settings.tolerance, rule.residue_bits);
     if (!expected) return damaged(expected.error().message);
     if (field.settings.kind == DigestKind::published) {
         if (field.settings.tolerance.rtol != 0)
@@ -184,7 +188,7 @@ Result<> get_sums(Decoder& in, FieldMetadata& field) {
 }
 
 // What a field is and how it is digested. has_place: it is a part of a larger array.
-Result<> get_kind(Decoder& in, FieldMetadata& field, bool& has_place) {
+Result<> get_kind(Decoder& in, std::uint32_t version, FieldMetadata& field, bool& has_place) {
     CellRule& rule = field.settings.rule;
     field.name = in.get_text(kLongestText);
     field.format = in.get_text(kLongestText);
@@ -197,7 +201,8 @@ Result<> get_kind(Decoder& in, FieldMetadata& field, bool& has_place) {
     rule.coarse_shift = in.get<std::uint8_t>();
     const auto place = in.get<std::uint8_t>();
     if (in.failed()) return damaged("its directory ends too early");
-    if (!dtype || byte_order > 1 || order > 1 || digest > 1 || cells > 2 || place > 1)
+    const std::uint8_t last_kind = version < 3 ? 2 : 3;
+    if (!dtype || byte_order > 1 || order > 1 || digest > 1 || cells > last_kind || place > 1)
         return damaged("field '" + field.name + "' has a type that does not exist");
     has_place = place != 0;
     field.dtype = *dtype;
@@ -266,7 +271,7 @@ Result<FieldMetadata> get_field(Decoder& in, std::uint32_t version, std::size_t 
                                 std::uint64_t head_bytes, std::uint64_t file_bytes) {
     FieldMetadata field;
     bool has_place = false;
-    TWR_CHECK(get_kind(in, field, has_place));
+    TWR_CHECK(get_kind(in, version, field, has_place));
     TWR_CHECK(get_shapes(in, field, has_place));
     field.counts.nans = in.get<std::uint64_t>();
     field.counts.tokens = in.get<std::uint64_t>();
@@ -314,6 +319,15 @@ std::uint64_t FieldMetadata::section_bytes(Section section) const {
         case Section::sums: return sums.buckets * kPartialSumBytes;
     }
     return 0;
+}
+
+std::uint32_t required_version(std::span<const FieldMetadata> fields) {
+    std::uint32_t version = 1;
+    for (const FieldMetadata& field : fields) {
+        if (field.settings.rule.kind == CellKind::binary32) return 3;
+        if (field.partial() || field.sums != SumsFacts{}) version = 2;
+    }
+    return version;
 }
 
 std::vector<std::byte> encode_directory(const Directory& directory, std::uint64_t file_bytes) {

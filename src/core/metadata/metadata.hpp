@@ -23,7 +23,7 @@
 
 namespace twinrun {
 
-inline constexpr std::uint32_t kMetadataVersion = 2;  // the newest; 1 where no field has sums
+inline constexpr std::uint32_t kMetadataVersion = 3;  // the newest; see required_version()
 inline constexpr std::size_t kHeaderBytes = 64;
 inline constexpr std::size_t kPageBytes = 4096;  // what one checksum covers
 // Element bytes that one data checksum covers.
@@ -120,7 +120,7 @@ struct FieldMetadata {
 };
 
 struct Directory {
-    std::uint32_t version = 1;  // 2 if some field has sums or a key
+    std::uint32_t version = 1;  // see required_version()
     std::int64_t step = 0;
     std::uint32_t rank = 0;
     // Code of what the file system says of the data files; 0: not asked for.
@@ -128,6 +128,10 @@ struct Directory {
     std::vector<DataFile> data_files;
     std::vector<FieldMetadata> fields;
 };
+
+// The version that a file of these fields needs: 3 if some rule is binary32, otherwise 2 if a field
+// has sums or is a part of something larger, otherwise 1. Earlier readers take all that they know.
+[[nodiscard]] std::uint32_t required_version(std::span<const FieldMetadata> fields);
 
 // Header and directory, to and from bytes. decode never reads outside `bytes`, whatever they hold;
 // file_bytes is the size of the whole file. Errors name no path: the caller adds it.

@@ -23,11 +23,7 @@ Result<std::unique_ptr<MetadataWriter>> MetadataWriter::create(FileSystem& syste
     writer->system_ = &system;
     writer->path_ = path;
     writer->temporary_ = temporary_name(path);
-    directory.version =
-        std::any_of(directory.fields.begin(), directory.fields.end(),
-                    [](const FieldMetadata& f) { return f.partial() || f.sums != SumsFacts{}; })
-            ? 2
-            : 1;
+    directory.version = required_version(directory.fields);
     // The directory's length does not depend on its numbers: lay out behind a first draft of it.
     std::uint64_t end = round_up(encode_directory(directory, 0).size(), kPageBytes);
     writer->sums_.resize(directory.fields.size());

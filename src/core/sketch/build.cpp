@@ -201,7 +201,8 @@ Result<FieldMetadata> plan_field(FieldPlan plan) {
         return invalid("published digests know no relative tolerance");
     }
     FieldMetadata field;
-    auto rule = cell_rule(plan.tolerance, plan.residue_bits);
+    auto rule = plan.tokens ? cell_rule(plan.tolerance, plan.residue_bits)
+                            : cell_rule(plan.tolerance, plan.residue_bits, scalar_type(plan.dtype));
     if (!rule) return invalid(rule.error().message);
     field.settings.tolerance = plan.tolerance;
     field.settings.rule = plan.kind == DigestKind::linear ? *rule : CellRule{};

@@ -38,6 +38,10 @@ std::string why_not_staged(const FieldMetadata& a, const FieldMetadata& b, Metho
         return "the runs' metadata have different chunk sizes";
     if (a.settings.tolerance != b.settings.tolerance)
         return "the runs' metadata were made for different tolerances";
+    if (is_exact(a.settings.rule.kind) && is_exact(b.settings.rule.kind) &&
+        a.settings.rule.kind != b.settings.rule.kind) {
+        return "one run's exact digests are of an earlier kind (index or capture it again)";
+    }
     if (a.settings.rule != b.settings.rule) return "the runs' metadata have residues of different widths";
     if (a.order != b.order) return "the runs' arrays are stored in different orders";
     if (!rule.nan_equal && (a.counts.nans != 0 || b.counts.nans != 0)) {
@@ -63,7 +67,7 @@ std::uint64_t ProvenDrift::scalars() const {
 
 double largest_unread(const ProvenDrift& proven, const Tolerance& required) {
     if (proven.scalars() == 0) return 0;
-    if (proven.cell < 0) return 0;  // tokens: proven equal
+    if (proven.cell < 0) return 0;  // exact: proven equal
     if (proven.coarse_cell > 0) {
         const std::size_t apart = cells_apart(proven);
         double unread = proven.by_tree != 0 ? proven.coarse_cell : 0;
@@ -173,7 +177,7 @@ ProvenDrift ChunkProof::drift() const {
     if (rule_.kind == CellKind::absolute) {
         drift.cell = std::ldexp(1.0, rule_.fine_exponent);
         drift.coarse_cell = std::ldexp(1.0, rule_.coarse_exponent());
-    } else if (rule_.kind == CellKind::tokens && !published_) {
+    } else if (is_exact(rule_.kind) && !published_) {
         drift.cell = -1;
     }
     return drift;

@@ -132,7 +132,8 @@ Case some_case(Random& random, std::size_t largest_bytes) {
     if (c.settings.kind == DigestKind::published) c.settings.tolerance.rtol = 0;
     constexpr unsigned bits[] = {0, 2, 4};
     if (c.settings.kind == DigestKind::linear)
-        c.settings.rule = *cell_rule(c.settings.tolerance, bits[random() % 3]);
+        c.settings.rule = random() % 2 == 0 ? *cell_rule(c.settings.tolerance, bits[random() % 3])
+                                            : *cell_rule(c.settings.tolerance, bits[random() % 3], c.scalar);
     c.settings.chunk_bytes = 4096U << random() % 9;
     const std::size_t size = item_bytes(c.scalar);
     const std::size_t most = largest_bytes / size;
@@ -261,10 +262,11 @@ TEST(DeviceDigest, ExactOfEveryHalf) {
     TWR_TEST_DEVICE(device);
     std::vector<Case> cases;
     for (const DType scalar : {DType::f16, DType::bf16}) {
-        for (const bool finite : {true, false}) {
+        for (const auto& [finite, by_bits] : {std::pair(true, false), std::pair(false, false),
+                                              std::pair(true, true), std::pair(false, true)}) {
             Case c;
             c.scalar = scalar;
-            c.settings.rule = *cell_rule({0, 0}, 0);
+            c.settings.rule = by_bits ? *cell_rule({0, 0}, 0, scalar) : *cell_rule({0, 0}, 0);
             const std::uint32_t exponent = scalar == DType::f16 ? 0x7C00 : 0x7F80;
             for (std::uint32_t raw = 0; raw < 0x10000; ++raw) {
                 if (finite && (raw & exponent) == exponent) continue;
@@ -323,6 +325,36 @@ TEST(DeviceDigest, ManyWords) {
     }
 }
 
+// Numbers by their own bits, among them many NaNs and zeros of both signs: full and other blocks, aligned and not, all sizes of
+// chunks.
+TEST(DeviceDigest, NumbersByTheirBits) {
+    TWR_TEST_DEVICE(device);
+    Random random(7);
+    for (int round = 0; round < test_rounds(30); ++round) {
+        std::vector<Case> cases;
+        for (const DType scalar : {DType::f16, DType::bf16, DType::f32}) {
+            Case c;
+            c.scalar = scalar;
+            c.settings.rule = *cell_rule({0, 0}, 0, scalar);
+            ASSERT_EQ(c.settings.rule.kind, CellKind::binary32);
+            c.settings.chunk_bytes = 4096U << random() % 9;
+            const std::size_t size = item_bytes(scalar);
+            c.bytes =
+                some_values(scalar, random() % 4 == 0 ? random() % 5000 : random() % (300000 / size), random);
+            for (std::size_t at = 0; at + size <= c.bytes.size() && round % 3 == 0; at += size) {
+                // Any bits, NaN, or a zero.
+                const auto fill = static_cast<std::byte>(random() % 4 == 0 ? 0xFF : 0);
+                for (std::size_t k = 0; k < size; ++k)
+                    c.bytes[at + k] = random() % 2 == 0 ? fill : static_cast<std::byte>(random());
+                if (fill == std::byte{0} && random() % 2 == 0) c.bytes[at + size - 1] = std::byte{0x80};
+            }
+            c.skew = random() % 4 == 0 ? size * (random() % (16 / size)) : 0;
+            cases.push_back(std::move(c));
+        }
+        check(device, cases);
+    }
+}
+
 TEST(DeviceDigest, AllTokensAndAllNaN) {
     TWR_TEST_DEVICE(device);
     std::vector<Case> cases;
@@ -332,7 +364,7 @@ TEST(DeviceDigest, AllTokensAndAllNaN) {
             Case c;
             c.scalar = scalar;
             c.settings.tolerance = tolerance;
-            c.settings.rule = *cell_rule(tolerance, 4);
+            c.settings.rule = *cell_rule(tolerance, 4, scalar);
             c.bytes.assign(70000 * item_bytes(scalar), std::byte{0xFF});
             c.skew = 0;
             cases.push_back(c);

@@ -234,10 +234,31 @@ TEST_P(Backends, EqualThePortableOneForAnyValuesAndRules) {
     }
 }
 
+CellRule binary32_rule() {
+    CellRule rule;
+    rule.kind = CellKind::binary32;
+    return rule;
+}
+
+TEST_P(Backends, EqualThePortableOneForNumbersByTheirBits) {
+    Random random(test_seed(25));
+    const CellRule rule = binary32_rule();
+    for (int round = 0; round < 3000; ++round) {
+        const std::size_t n = random() % 8 == 0 ? random() % (kLargestBlock + 1) : random() % 700;
+        expect_portable(make_values<float>(n, rule, random).data(), n, rule);
+        if (HasFatalFailure()) return;
+    }
+    // The largest products there are, in every place.
+    for (const std::uint32_t bits : {0xFF7FFFFFU, 0x7F7FFFFFU, 0xFFFFFFFFU, 0x80000001U, 0x80000000U, 0U}) {
+        const std::vector<float> x(kLargestBlock, std::bit_cast<float>(bits));
+        expect_portable(x.data(), x.size(), rule);
+    }
+}
+
 TEST_P(Backends, EqualThePortableOneAtEveryLength) {
     Random random(test_seed(21));
-    for (const CellRule& rule :
-         {rule_of({1e-3, 0}, 4), rule_of({1e-3, 0}, 2), rule_of({1e-3, 1e-4}, 4), CellRule{}}) {
+    for (const CellRule& rule : {rule_of({1e-3, 0}, 4), rule_of({1e-3, 0}, 2), rule_of({1e-3, 1e-4}, 4),
+                                 CellRule{}, binary32_rule()}) {
         const Values<float> x = make_values<float>(kLargestBlock, rule, random);
         std::vector<std::size_t> lengths(300);
         std::iota(lengths.begin(), lengths.end(), 0);
@@ -317,7 +338,7 @@ TEST_P(Backends, DoNotDependOnTheCallersFloatEnvironment) {
     const unsigned saved = _mm_getcsr();
     for (int round = 0; round < 200; ++round) {
         DigestSettings settings;
-        settings.rule = make_rule(random);
+        settings.rule = round % 8 == 1 ? binary32_rule() : make_rule(random);
         settings.tolerance = {1, 0};
         settings.kind = round % 10 == 0 ? DigestKind::published : DigestKind::linear;
         std::vector<double> x(1000);
@@ -328,6 +349,7 @@ TEST_P(Backends, DoNotDependOnTheCallersFloatEnvironment) {
                                      : awkward<float>(settings.rule, random);
         }
         for (const DType dtype : {DType::f32, DType::f64}) {
+            if (dtype == DType::f64 && settings.rule.kind == CellKind::binary32) continue;
             const ElementView view =
                 dense_view(dtype, dtype == DType::f32 ? static_cast<const void*>(y.data()) : x.data());
             std::array<ChunkDigest, 4> expected;
@@ -384,6 +406,46 @@ TEST(Digest, IsTheSumOverItsCells) {
             const Made made = make(digest_kernels(backend), x.data(), n, rule);
             ASSERT_EQ(made.digest.fine, fine) << describe(rule, n);
             ASSERT_EQ(made.digest.coarse, coarse) << describe(rule, n);
+        }
+    }
+}
+
+// Digests by their bits are equal where the numbers are, and differ where one number or two places do.
+TEST(Digest, ByBitsTellsEqualNumbers) {
+    Random random(test_seed(33));
+    const CellRule rule = binary32_rule();
+    for (const Backend backend : backends()) {
+        const auto digest = [&](const std::vector<float>& x) {
+            return make(digest_kernels(backend), x.data(), x.size(), rule).digest;
+        };
+        for (int round = 0; round < 400; ++round) {
+            std::vector<float> x(2 + random() % 1023);
+            for (float& value : x)
+                value = awkward<float>(rule, random);
+            const BlockDigest of_x = digest(x);
+            std::vector<float> same = x;
+            std::uint64_t nans = 0;
+            for (float& value : same) {
+                if (value == 0) value = -value;
+                if (std::isnan(value))
+                    value =
+                        std::bit_cast<float>(0xFF800001U + (static_cast<std::uint32_t>(random()) & 0xFFFFU));
+                nans += std::isnan(value) ? 1 : 0;
+            }
+            ASSERT_EQ(digest(same).fine, of_x.fine);
+            ASSERT_EQ(of_x.counts.nans, nans);
+            ASSERT_EQ(of_x.counts.tokens, 0U);
+            const std::size_t at = random() % x.size();
+            std::vector<float> other = x;
+            other[at] = std::nextafter(x[at], random() % 2 == 0 ? -1e38F : 1e38F);
+            if (other[at] == x[at]) other[at] += 1;
+            if (!std::isnan(x[at]) && other[at] != x[at]) {
+                ASSERT_NE(digest(other).fine, of_x.fine);
+            }
+            other = x;
+            std::swap(other[0], other[x.size() - 1]);
+            const bool alike = x[0] == x.back() || (std::isnan(x[0]) && std::isnan(x.back()));
+            ASSERT_EQ(digest(other).fine == of_x.fine, alike);
         }
     }
 }

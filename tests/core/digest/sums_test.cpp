@@ -135,9 +135,10 @@ void parts_equal_whole(DType dtype, std::size_t pair, unsigned seed) {
         {{7000}, {61, 97}, {13, 17, 29}, {1, 5000}, {5000, 1}, {3, 3, 5, 40}}};
     const auto [atol, rtol] = tolerances[random() % tolerances.size()];
     const Shape whole = shapes[random() % shapes.size()];
-    const DigestSettings settings =
-        settings_of(atol, rtol, 4096U << (random() % 4), random() % 2 == 0 ? 4 : 0);
+    DigestSettings settings = settings_of(atol, rtol, 4096U << (random() % 4), random() % 2 == 0 ? 4 : 0);
     const DType scalar = scalar_type(dtype);
+    if (random() % 4 != 0)
+        settings.rule = *cell_rule(settings.tolerance, settings.rule.residue_bits, scalar).operator->();
     std::vector<T> x(product(whole) * pair);
     for (T& value : x)
         value = any_value<T>(random);

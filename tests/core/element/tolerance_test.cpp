@@ -54,6 +54,22 @@ TEST(Tolerance, ZeroIsTokens) {
     EXPECT_EQ(rule_of({1e300, 1e-10}, 4).kind, CellKind::absolute);  // the origin would be infinite
 }
 
+TEST(Tolerance, ZeroIsTheBitsOfBinary32) {
+    for (const DType scalar :
+         {DType::f16, DType::bf16, DType::f32, DType::f64, DType::i32, DType::u8, DType::boolean}) {
+        const bool narrow = scalar == DType::f16 || scalar == DType::bf16 || scalar == DType::f32;
+        for (const unsigned bits : kBits) {
+            const CellRule rule = *cell_rule({0, 0}, bits, scalar);
+            EXPECT_EQ(rule.kind, narrow ? CellKind::binary32 : CellKind::tokens);
+            EXPECT_EQ(rule.residue_bits, 0);
+            EXPECT_EQ(*cell_rule({1e-3, 0}, bits, scalar), rule_of({1e-3, 0}, bits));
+            EXPECT_EQ(*cell_rule({1e-3, 1e-3}, bits, scalar), rule_of({1e-3, 1e-3}, bits));
+        }
+    }
+    EXPECT_FALSE(cell_rule({0, 0}, 3, DType::f32).ok());
+    EXPECT_TRUE(proof_reach(*cell_rule({0, 0}, 0, DType::f32), {0, 0}, {0, 0}).coarse_proves);
+}
+
 TEST(Tolerance, AbsoluteCellsAreTheWidestThatAreSound) {
     std::mt19937_64 random(test_seed(12));
     for (int round = 0; round < 20000; ++round) {

@@ -69,7 +69,7 @@ Directory random_directory(std::mt19937_64& random) {
         return t;
     };
     Directory d;
-    d.version = 1 + random() % 2;
+    d.version = static_cast<std::uint32_t>(1 + random() % 3);
     d.step = static_cast<std::int64_t>(random());
     d.rank = static_cast<std::uint32_t>(random());
     for (std::uint64_t i = random() % 4; i-- > 0;) {
@@ -102,7 +102,9 @@ Directory random_directory(std::mt19937_64& random) {
                 field.global_shape.push_back(field.global_offset.back() + n + random() % 3);
             }
         }
-        if (d.version == 2) {
+        if (d.version < 3 && field.settings.rule.kind == CellKind::binary32)
+            field.settings.rule.kind = CellKind::tokens;
+        if (d.version >= 2) {
             field.key = text();
             field.sums = random_facts(field, random);
         }
@@ -186,11 +188,12 @@ TEST(Directory, ChangedBytesAreRefusedOrRoundTrip) {
             body[random() % body.size()] =
                 random() % 2 == 0 ? std::byte{0xFF} : static_cast<std::byte>(random());
         }
-        // Of the other version they are anything.
-        const std::uint32_t version = random() % 8 == 0 ? 3 - made.version : made.version;
+        // Of another version they are anything.
+        const std::uint32_t version =
+            random() % 8 == 0 ? static_cast<std::uint32_t>(1 + random() % 3) : made.version;
         const auto decoded = decode_directory(body, kNoLimit, version);
         if (!decoded.ok()) continue;
-        accepted += version == 2 && !decoded->fields.empty();
+        accepted += version >= 2 && !decoded->fields.empty();
         forget_reserved(*decoded.operator->(), body);
         const Bytes again = encode_directory(*decoded.operator->(), kNoLimit);
         ASSERT_TRUE(std::equal(body.begin(), body.end(), again.begin() + kHeaderBytes, again.end()));
@@ -312,6 +315,29 @@ Bytes with_header(Bytes bytes, std::size_t at, std::uint64_t value, std::size_t 
     return bytes;
 }
 
+TEST(Directory, NumbersByTheirBitsNeedVersion3AndASuitableType) {
+    const auto exact = [](DType dtype) {
+        return [dtype](FieldMetadata& field) {
+            const CellRule rule = *cell_rule({0, 0}, 0, DType::f32);
+            field = make_field("x", dtype, {50, 4}, {0, 0}, 0);
+            field.settings.rule = rule;
+        };
+    };
+    for (const DType dtype : {DType::f16, DType::bf16, DType::f32, DType::c64}) {
+        EXPECT_TRUE(decodes(exact(dtype), 3));
+        EXPECT_FALSE(decodes(exact(dtype), 2));
+        EXPECT_FALSE(decodes(exact(dtype), 1));
+    }
+    for (const DType dtype : {DType::f64, DType::c128, DType::i8, DType::i32, DType::u64, DType::boolean})
+        EXPECT_FALSE(decodes(exact(dtype), 3));
+    const auto tokens = [](FieldMetadata& field) {
+        field = make_field("x", DType::f32, {50, 4}, {0, 0}, 0);
+        field.settings.rule.kind = CellKind::tokens;
+    };
+    EXPECT_TRUE(decodes(tokens, 2));
+    EXPECT_TRUE(decodes(tokens, 3));
+}
+
 TEST(Header, NewerVersionIsUnsupportedAndSaysWhatToDo) {
     const Bytes good = encode_directory({}, 4096);
     const auto newer = decode_header(with_header(good, 8, kMetadataVersion + 1, 4), 4096);
@@ -348,7 +374,7 @@ TEST(Directory, HostileCountsAllocateNothing) {
     out.put(std::numeric_limits<std::uint32_t>::max());
     for (int i = 0; i < 40; ++i)
         out.put(std::uint64_t{0});
-    for (const std::uint32_t version : {1U, 2U})
+    for (const std::uint32_t version : {1U, 2U, 3U})
         EXPECT_FALSE(decode_directory(out.bytes(), kNoLimit, version).ok());
 }
 

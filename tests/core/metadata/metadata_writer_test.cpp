@@ -222,6 +222,9 @@ TEST(MetadataWriter, TakesTheLowestVersionThatHoldsItsFields) {
     EXPECT_EQ(version([&](FieldMetadata& f) { place(f, 100); }), 1U) << "all of an array";
     EXPECT_EQ(version([&](FieldMetadata& f) { place(f, 101); }), 2U);
     EXPECT_EQ(version([](FieldMetadata& f) { f.key = "id"; }), 2U);
+    EXPECT_EQ(required_version({}), 1U);
+    const FieldMetadata whole = make_field("x", DType::f32, {50}, {0, 0}, 0);
+    EXPECT_EQ(required_version(std::span(&whole, 1)), 3U);
 }
 
 TEST(MetadataWriter, RefusesPartsThatDoNotFit) {
