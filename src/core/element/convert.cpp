@@ -11,17 +11,22 @@ namespace {
 
 float from_bf16(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
 
-// IEEE binary16 to binary32, exact; a NaN stays a NaN.
+// IEEE binary16 to binary32, exact; a NaN stays a NaN. Without branches: loops of it are for vectors.
 float from_f16(std::uint16_t half) {
-    const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000) << 16;
-    const std::uint32_t exponent = (half >> 10) & 0x1F;
-    const std::uint32_t fraction = half & 0x3FF;
-    if (exponent == 0x1F) return std::bit_cast<float>(sign | 0x7F800000U | (fraction << 13));
-    if (exponent != 0) return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (fraction << 13));
-    if (fraction == 0) return std::bit_cast<float>(sign);
-    const int lead = std::countl_zero(fraction) - 21;  // 1 to 10 places to the hidden bit
-    const std::uint32_t shifted = (fraction << lead) & 0x3FF;
-    return std::bit_cast<float>(sign | (static_cast<std::uint32_t>(113 - lead) << 23) | (shifted << 13));
+    const std::uint32_t magnitude = half & 0x7FFF;
+    const std::int32_t exponent = half & 0x7C00;
+    const std::uint32_t normal = (magnitude << 13) + (112U << 23);
+    const std::uint32_t special = (magnitude << 13) | 0x7F800000U;
+    // A denormal one is a multiple of 2^-24, and no denormal binary32: no mode of the caller
+    // changes it.
+    const float steps = static_cast<float>(static_cast<std::int32_t>(magnitude)) * 0x1p-24F;
+    const auto small = std::bit_cast<std::uint32_t>(steps);
+    // Masks of ones or zeros: of conditions compilers make branches.
+    const auto is_small = static_cast<std::uint32_t>((exponent - 1) >> 31);
+    const auto is_special = static_cast<std::uint32_t>((0x7BFF - exponent) >> 31);
+    const std::uint32_t bits =
+        (small & is_small) | (special & is_special) | (normal & ~(is_small | is_special));
+    return std::bit_cast<float>(bits | static_cast<std::uint32_t>(half & 0x8000) << 16);
 }
 
 template <class Bits>
@@ -99,8 +104,12 @@ const void* load(const ElementView& view, std::uint64_t first, std::size_t count
             if (in_place) return view.base + first * 8;
             load_as<uint64_t, uint64_t>(view, first, count, staging, [](uint64_t b) { return b; });
             break;
-        case DType::f16: load_as<uint16_t, float>(view, first, count, staging, from_f16); break;
-        case DType::bf16: load_as<uint16_t, float>(view, first, count, staging, from_bf16); break;
+        case DType::f16:
+            load_as<uint16_t, float>(view, first, count, staging, [](uint16_t b) { return from_f16(b); });
+            break;
+        case DType::bf16:
+            load_as<uint16_t, float>(view, first, count, staging, [](uint16_t b) { return from_bf16(b); });
+            break;
         case DType::i8:
             load_as<uint8_t, float>(view, first, count, staging, [](uint8_t b) {
                 return static_cast<float>(static_cast<std::int8_t>(b));
