@@ -11,7 +11,7 @@ namespace {
 
 float from_bf16(std::uint16_t bits) { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
 
-// IEEE binary16 to binary32, exact; a NaN stays a NaN. Without branches: loops of it are for vectors.
+// IEEE binary16 to binary32, exact; a NaN stays a NaN. Without branches: its loops are for vectors.
 float from_f16(std::uint16_t half) {
     const std::uint32_t magnitude = half & 0x7FFF;
     const std::int32_t exponent = half & 0x7C00;
