@@ -12,7 +12,8 @@ from .. import _core
 from ..arguments import MEMORY, any_path, check_settings, own_folder, own_source
 from ..errors import DamagedFile, FormatError, MissingFile, TwinrunError
 from ..formats.folder import is_history
-from ..runs.verify import damage_of_step, damaged_metadata, unnamed_steps
+from ..runs.histories import unnamed_of
+from ..runs.verify import damage_of_step, damaged_metadata, error_of_unnamed
 from .record_options import RecordOptions
 from .taken import in_words
 from .tree import Tree, steps_of
@@ -270,6 +271,8 @@ def pack(
     if not os.path.exists(source):
         raise MissingFile("no such folder", where=source, fix="check the path")
     if is_history(source):
+        if (unnamed := unnamed_of(source, _core.open_history(source))) is not None:
+            raise unnamed  # the source may be removed next
         facts.notes += _notes_of_history(source)
         packed = functools.partial(_core.pack_history, source, record, settled, visit)
     elif os.path.isdir(source):
@@ -385,7 +388,10 @@ def restore_named(
     history = _core.open_history(record)
     chosen = [s.step for s in history.steps] if steps is None else list(dict.fromkeys(steps))
     # Who restores everything may remove what it came from.
-    unnamed = _error_of_unnamed(record, history) if steps is None else None
+    unnamed = None
+    if steps is None:
+        fix = "bring the journal back from a copy, or pack the step again"
+        unnamed = error_of_unnamed(record, history, "not restored", fix)
     if not chosen:
         if unnamed is not None:
             raise unnamed
@@ -429,23 +435,6 @@ def _notes_of_another_run(record: _core.History, to: str) -> list[str]:
     if not ours or not theirs or ours & theirs:
         return []
     return [f"{to}: other processes captured its steps than those of the record: are they of one run?"]
-
-
-def _error_of_unnamed(record: str, history: _core.History) -> TwinrunError | None:
-    """The error that says which steps are in a record's folder and do not come back."""
-    found = unnamed_steps(record, history)
-    if found.problems:
-        return DamagedFile(found.problems[0])
-    if not found.whole:
-        return None
-    names = [os.path.basename(folder) for folder in found.whole]
-    shown = ", ".join(names[:_MOST_NAMED]) + (", …" if len(names) > _MOST_NAMED else "")
-    return DamagedFile(
-        f"{shown} not restored: no journal names {'it' if len(names) == 1 else 'them'}: the journal was cut or is an "
-        "older copy, or the folder is a copy",
-        where=record,
-        fix="bring the journal back from a copy, or pack the step again",
-    )
 
 
 def _refuse_records(record: str, to: str) -> None:

@@ -75,7 +75,12 @@ def _flush(path: str, to: str, history_id: str) -> bool:
     for step in flushed.lost:
         said = one_line(f"{path}: step {step.step} could not be brought over: {step.reason}")
         print(f"twinrun: {said}", file=sys.stderr)
-    return not flushed.lost
+    from ..runs.histories import unnamed_of
+
+    unnamed = unnamed_of(path, facts)
+    if unnamed is not None:
+        print(f"twinrun: {unnamed}", file=sys.stderr)
+    return not flushed.lost and unnamed is None
 
 
 def _upload(local: str, url: str) -> int:

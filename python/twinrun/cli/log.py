@@ -63,7 +63,8 @@ def log(run: str, json_file: str | None) -> int:
 
     from ..arguments import checked_path, own_source
 
-    history = _core.open_history(own_source(checked_path(run)))
+    path = own_source(checked_path(run))
+    history = _core.open_history(path)
     if json_file is not None:
         from ..outputs import check_outputs
         from ..report.document import write_text
@@ -74,12 +75,12 @@ def log(run: str, json_file: str | None) -> int:
             return 0
     from ..report.lines import print_parts, write_parts
 
-    if not write_parts(sys.stdout, _listing(run, history)):
-        print_parts(console(), _listing(run, history))
+    if not write_parts(sys.stdout, _listing(run, path, history)):
+        print_parts(console(), _listing(run, path, history))
     return 0
 
 
-def _listing(run: str, history: _core.History) -> Iterator[Line | Grid]:
+def _listing(run: str, path: str, history: _core.History) -> Iterator[Line | Grid]:
     """The history, a table of its steps, notes, and sums."""
     from ..report.lines import Line
 
@@ -88,13 +89,15 @@ def _listing(run: str, history: _core.History) -> Iterator[Line | Grid]:
     if history.torn:
         text = "note: the last step was being committed when the run ended; it is not part of the history"
         yield Line(text, wraps=True)
-    from ..runs.histories import incomplete_note, others_note
+    from ..runs.histories import incomplete_note, others_note, unnamed_of
 
     steps = history.steps
     if history.incomplete:
         yield Line(f"note: {incomplete_note(history.incomplete)}")
     if others := others_note(history.entries_of_others()):
-        yield Line(one_line(f"note: {others}"))
+        yield Line(one_line(f"note: {others}"), wraps=True)
+    if (unnamed := unnamed_of(path, history)) is not None:
+        yield Line(one_line(f"note: {unnamed}"), wraps=True)
     data, kept, metadata = (sum(column) for column in zip((0, 0, 0), *map(_sizes, steps), strict=True))
     said = f" kept in {byte_size(kept)}" if history.record is not None else ""
     text = (

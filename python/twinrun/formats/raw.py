@@ -215,7 +215,11 @@ def _refuse_text(path: str, offset: int, size: int) -> None:
             return
         sample = few + read_exact(file, offset + len(few), count - len(few), path, "first bytes")
     if printable(sample) and (count >= _SHORT or b"\n" in sample):
-        fix = "read it as a table: --format table" if offset == 0 else "is the offset right?"
+        fix = (
+            "is the offset right?"
+            if offset
+            else "read it as a table: --format table; as numbers with printable=true"
+        )
         raise FormatError("holds text, not binary numbers", where=path, fix=fix)
 
 

@@ -281,6 +281,10 @@ def check(
         )
     else:
         met = {f.field for f in found.fields} | {p.field for p in found.problems if p.field is not None}
+        # What is wrong with IDs keeps all fields that go by them from being compared.
+        met |= {
+            f.name for place in manifest.places for f in place.fields if f.key is not None and f.key in met
+        }
         for glob in unmet(request.fields, met):
             said = f"no field that matches {glob!r}; {_fields_kept(manifest, steps)}"
             found.problems.append(GoldenProblem(None, None, None, said))

@@ -21,6 +21,7 @@ from ..comparison.tolerances import Rule, RulesInUse, Tolerances, read_tolerance
 from ..errors import Incomparable, TwinrunError, Uncompared, Unsupported, in_short, in_words_of_the_caller
 from ..outputs import check_folder
 from ..runs.fields import MOST_UNIFORM, FieldRef
+from ..runs.histories import HistorySubject
 from ..runs.metadata import damaged_fields
 from ..runs.opening import open_subject, without_effect
 from ..runs.order import read_by_row
@@ -479,6 +480,8 @@ def save(
     subject = open_subject(run, options)
     if subject.kind == "folder" and isinstance(run, (str, os.PathLike)):
         check_folder("--output", folder, [run])  # every later check would find golden files in its run
+    if steps is None and isinstance(subject, HistorySubject) and subject.unnamed is not None:
+        raise subject.unnamed  # golden files of a part would look like those of all
     places = chosen_places(subject, steps, "save")
     request.refuse(subject.skipped, None)
     notes = [*subject.notes, *without_effect([subject], options)]

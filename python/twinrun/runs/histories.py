@@ -90,6 +90,20 @@ class Journals:
         return self._read[1]
 
 
+def unnamed_of(path: str, history: _core.History, label: str | None = None) -> TwinrunError | None:
+    """What to say of whole steps in a history's folder that no journal names; None where there are none.
+
+    label: of the history, where `path` is a copy.
+    """
+    named = {step.folder for step in history.steps}
+    with os.scandir(path) as entries:
+        if not any(e.name.startswith("step-") and e.name not in named for e in entries):
+            return None  # the usual case: nothing is opened
+    from .verify import error_of_unnamed  # which uses this module
+
+    return error_of_unnamed(path, history, "left out", "bring the journal back from a copy", label)
+
+
 class HistorySubject(Subject):
     """A captured history, or the part of one rank on a node-local tier."""
 
@@ -112,6 +126,9 @@ class HistorySubject(Subject):
             self.notes.append(f"{label}: {incomplete_note(history.incomplete)}")
         if others := others_note(history.entries_of_others()):
             self.notes.append(f"{label}: {others}")
+        self.unnamed = unnamed_of(path, history, label)
+        if self.unnamed is not None:
+            self.notes.append(str(self.unnamed))
 
     def size(self, place: Place) -> int:
         _, files = self._files[place]

@@ -500,7 +500,8 @@ def sketch(
     atol, rtol : float, default 0
         Two sketches agree where |a - b| <= atol + rtol |a|. `atol` has the unit of the data.
     tolerances : dict of str to float or (float, float), default None
-        `{field: atol}` or `{field: (atol, rtol)}` for fields with a tolerance of their own.
+        `{field: atol}` or `{field: (atol, rtol)}` for fields with a tolerance of their own; integers too.
+        Booleans, dates and texts are exact all the same.
     residue_bits : {4, 2, 0}
         Bits an element that prove small differences.
     chunk_bytes : int, default 4096
@@ -539,11 +540,18 @@ def sketch(
     atol, rtol = tolerance_number("atol", atol), tolerance_number("rtol", rtol)
     _core.check_tolerance(atol, rtol)
     own = own_tolerances(tolerances)
+
+    def _again(floating: dict[str, tuple[float, float]]) -> Sketch:
+        return sketch(fields, atol=atol, rtol=rtol, tolerances=floating, residue_bits=residue_bits,
+                      chunk_bytes=chunk_bytes, digest=digest, stream=stream, threads=threads, wait=wait)  # fmt: skip
+
     how = (float(atol), float(rtol), residue_bits, chunk_bytes, digest, threads)
     if stream is None:  # else it is for arrays of any package; a list follows PyTorch's own
         fields = state_of(fields)
         begun = _core.start_sketches(fields, flattened, own, *how)
         if begun is not None:
+            if own and (again := _without_exact(_Listed(begun), own, {})) is not None:
+                return _again(again)
             if wait:
                 begun.wait()
             return Sketch(_Listed(begun), "arrays", {})
@@ -554,7 +562,22 @@ def sketch(
         entries.remove(labels)
     made = _core.sketch_fields(entries, *how)
     del keep
-    return Sketch(dict(zip(entries.names, made, strict=True)), "arrays", told)
+    found = dict(zip(entries.names, made, strict=True))
+    if own and (again := _without_exact(found, own, told)) is not None:
+        return _again(again)
+    return Sketch(found, "arrays", told)
+
+
+def _without_exact(
+    made: Mapping[str, _core.FieldSketch],
+    own: Mapping[str, _core.Tolerance],
+    told: Mapping[str, Mapping[str, str]],
+) -> dict[str, tuple[float, float]] | None:
+    """The tolerances without those of booleans, dates and texts, which compare exactly; None if there is none
+    of these. told: of fields, what their elements are.
+    """
+    exact = {n for n in own if n in made and (made[n].facts.dtype == "bool" or n in told)}
+    return {n: (t.atol, t.rtol) for n, t in own.items() if n not in exact} if exact else None
 
 
 def sketch_of(

@@ -22,12 +22,14 @@ from .fields import FieldRef, refs_of_metadata
 from .histories import Journals, others_note
 from .metadata import check_layout, metadata_path, reopening
 
-__all__ = ["Unnamed", "Verified", "damaged_metadata", "unnamed_steps", "verify"]
+__all__ = ["Unnamed", "Verified", "damaged_metadata", "error_of_unnamed", "unnamed_steps", "verify"]
 
 _PADDING_AT_ONCE = 1 << 20
 _STEP = re.compile(r"step-(-?\d{10,})(?:\.(\d+))?")
 _DIFFERENCE = re.compile(r"(rank-\d{5,})(?:\.\d+)?\.twr")
 _DIFFERENCE_MAGIC = b"TWRDIFF\n"
+_OF_A_RANK = re.compile(r"rank-\d{5,}(?:\.\d+)?\.tw[rm]")
+_MOST_NAMED = 8  # folders in one message
 _HEAD = 128  # bytes of a difference's header: spec/record.md
 
 
@@ -295,6 +297,11 @@ def unnamed_steps(path: str, history: _core.History) -> Unnamed:
             for folder in packed
         ]
         folders.update(folder for folder, whole in packed.items() if whole)
+    notes += [
+        f"{os.path.join(path, folder)}: not checked: no journal names it, and it has no mark of this history: its line was "
+        "cut, and a copy left hidden files out, or another program made it"
+        for folder in _unmarked(path, history)
+    ]
     attempts: dict[str, int] = {}
     for step in history.steps:
         if found := _STEP.fullmatch(step.folder):
@@ -306,6 +313,41 @@ def unnamed_steps(path: str, history: _core.History) -> Unnamed:
         if found is None or attempts.get(found[1], -1) <= int(found[2] or 0):
             whole.append(os.path.join(path, folder))
     return Unnamed(problems, notes, whole)
+
+
+def _unmarked(path: str, history: _core.History) -> list[str]:
+    """Folders of steps with ranks' files that neither a journal names nor a mark tells to be of any history."""
+    named = {step.folder for step in history.steps}
+    found = []
+    for entry in os.scandir(path):
+        if entry.name in named or not _STEP.fullmatch(entry.name) or not entry.is_dir(follow_symlinks=False):
+            continue
+        names = os.listdir(entry.path)
+        if any(map(_OF_A_RANK.fullmatch, names)) and not any(map(STEP_MARK.fullmatch, names)):
+            found.append(entry.name)
+    return sorted(found)
+
+
+def error_of_unnamed(
+    path: str, history: _core.History, undone: str, fix: str, label: str | None = None
+) -> TwinrunError | None:
+    """The error of a call that leaves out whole steps which no journal names; None if there are none.
+
+    undone: what was not done with them, as 'not restored'. label: of the history, where `path` is a copy.
+    """
+    found = unnamed_steps(path, history)
+    if found.problems:
+        return DamagedFile(found.problems[0])
+    if not found.whole:
+        return None
+    names = [os.path.basename(folder) for folder in found.whole]
+    shown = ", ".join(names[:_MOST_NAMED]) + (", …" if len(names) > _MOST_NAMED else "")
+    return DamagedFile(
+        f"{shown} {undone}: no journal names {'it' if len(names) == 1 else 'them'}: the journal was cut or is an "
+        "older copy, or the folder is a copy",
+        where=label or path,
+        fix=fix,
+    )
 
 
 def _packed_unnamed(path: str, history: _core.History) -> dict[str, bool]:

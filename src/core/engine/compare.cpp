@@ -270,9 +270,15 @@ Result<> run_elements(const FieldSide& a, const FieldSide& b, std::size_t chunk_
                       std::span<const Range> chunks, const CompareOptions& options, FieldResult& result) {
     const Stopwatch watch;
     if (a.elements == nullptr || b.elements == nullptr) {
-        return Error{ErrorCode::not_found,
-                     "the metadata cannot decide and the data is not at hand: keep the data files, or "
-                     "capture with residues and a matching tolerance"};
+        const FieldMetadata* of_a = metadata_of(a);
+        const FieldMetadata* of_b = metadata_of(b);
+        const bool exact = of_a != nullptr && of_b != nullptr && is_exact(of_a->settings.rule.kind) &&
+                           is_exact(of_b->settings.rule.kind) && options.rule.tolerance == Tolerance{};
+        return Error{
+            ErrorCode::not_found,
+            exact ? "exact digests differ, so values do; which of them, only the data could say: keep it"
+                  : "the metadata cannot decide and the data is not at hand: keep the data files, or "
+                    "capture with residues and a matching tolerance"};
     }
     TWR_CHECK(a.elements->prepare());
     TWR_CHECK(b.elements->prepare());

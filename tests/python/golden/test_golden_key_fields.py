@@ -119,3 +119,9 @@ def test_fields_of_missing_ids_are_named(tmp_path: Path) -> None:
             "ID": f"not in {tmp_path / 'g'}: save again, or choose fields",
             "x": "its rows were saved by the IDs 'id', and have none in arrays",
         }
+
+
+def test_lost_ids_do_not_make_a_chosen_field_unknown(tmp_path: Path) -> None:
+    golden.save({"x": np.ones((300, 2), "f4"), "id": np.arange(300)}, tmp_path / "g", key="id", keep_values=0)
+    found = golden.check(tmp_path / "g", {"x": np.ones((299, 2), "f4"), "id": np.arange(299)}, fields=["x"])
+    assert [problem.field for problem in found.problems] == ["id"]

@@ -321,3 +321,17 @@ def test_threads_share_a_sketch() -> None:
     with ThreadPoolExecutor(4) as pool:
         results = list(pool.map(work, range(4)))
     assert all(r == results[0] for r in results) and len(set(map(str, results[0]))) == 1
+
+
+def test_own_tolerances_are_not_for_what_compares_exactly() -> None:
+    """Booleans and dates; integers have the tolerance that names them."""
+    day = np.array(["2024-01-01"], "M8[D]")
+    a = {"n": np.array([1]), "b": np.array([True]), "t": day, "x": np.array([1.0])}
+    b = {"n": np.array([2]), "b": np.array([False]), "t": day + 1, "x": np.array([2.0])}
+    own = dict.fromkeys(a, 1000.0)
+    of_a, of_b = (twinrun.sketch(fields, tolerances=own) for fields in (a, b))
+    assert of_a.compare(of_b, fields=["x"]).verdict == "same"
+    assert of_a.compare(of_b, fields=["n"]).verdict == "same"
+    for name in ("b", "t"):
+        assert of_a.compare(of_b, fields=[name]).verdict == "open"
+        assert of_a.compare(twinrun.sketch(a, tolerances=own), fields=[name]).verdict == "same"

@@ -1,0 +1,82 @@
+"""Exact digests of numbers by their bits (version 3 of metadata), beside those of tokens that earlier versions made."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from commands import command
+
+import twinrun
+from twinrun import _core
+from twinrun.runs.index import build, field_plan
+from twinrun.runs.opening import open_subject
+
+KINDS = ["f2", "f4", "c8"]
+
+
+def values(kind: str) -> np.ndarray:
+    x = np.random.default_rng(1).normal(size=3000).astype(kind)
+    x[5], x[6], x[7] = np.nan, np.inf, -0.0
+    return x
+
+
+def index_as_before(path: Path) -> None:
+    """Metadata of a .npy file with exact digests of tokens, beside it."""
+    subject = open_subject(path, {})
+    with subject.open(subject.places[0]) as opened:
+        refs = list(opened.values())
+        build(f"{path}.twm", refs, [str(path)],
+              lambda ref: field_plan(ref, [str(path)], atol=0.0, rtol=0.0, residue_bits=0, chunk_bytes=4096,
+                                     digest="linear", format="npy", tokens=True))  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_equal_numbers_have_equal_digests(kind: str) -> None:
+    x = values(kind)
+    same = x.copy()
+    same.view({"f2": "u2"}.get(kind, "u4"))[np.isnan(same.view({"f2": "f2"}.get(kind, "f4")))] |= 0x8001
+    same[7] = 0
+    a = twinrun.sketch({"x": x})
+    assert a.compare(twinrun.sketch({"x": same})).verdict == "same"
+    for at in (0, 5, 6, 7, x.size - 1):
+        other = x.copy()
+        other[at] = 1.5
+        assert a.compare(twinrun.sketch({"x": other})).verdict == "open"
+    swapped = x.copy()
+    swapped[[100, 200]] = swapped[[200, 100]]
+    assert a.compare(twinrun.sketch({"x": swapped})).verdict == "open"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_captured_facts(tmp_path: Path, kind: str) -> None:
+    with twinrun.Run(tmp_path / "run", keep_data=False) as run:
+        run.capture(1, {"x": values(kind), "d": np.arange(5.0), "n": np.arange(5)})
+    (file,) = (tmp_path / "run").glob("step-*/rank-00000.twm")
+    facts = {f.name: f for f in _core.Metadata(str(file)).fields}
+    assert [(facts[n].cells, facts[n].exact, facts[n].outdated) for n in "xdn"] == [
+        ("binary32", True, False), ("tokens", True, False), ("tokens", True, False)
+    ]  # fmt: skip
+    assert (facts["x"].nans, facts["x"].tokens) == (1, 0)
+    assert twinrun.verify(tmp_path / "run") == ([], 2)
+    assert "exact, 0 bits" in " ".join(command("show", file).out.split())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_digests_of_earlier_versions(tmp_path: Path, kind: str) -> None:
+    for name, x in (("a", values(kind)), ("b", values(kind)), ("c", values(kind) + 1)):
+        np.save(tmp_path / f"{name}.npy", x)
+    a, b, c = (tmp_path / f"{name}.npy" for name in "abc")
+    for path in (a, b, c):
+        index_as_before(path)
+    # Among themselves they prove as before.
+    assert twinrun.compare(a, b).verdict == "same" and twinrun.compare(a, c).verdict == "different"
+    assert twinrun.compare(a, b).fields[0].method == "staged"
+    # Beside those of now they say nothing, and the elements decide.
+    assert twinrun.index(b)[0].fresh
+    result = twinrun.compare(a, b)
+    assert result.verdict == "same" and result.fields[0].method == "direct"
+    assert "an earlier kind" in str(result.fields[0].reason)
+    # Made again, they prove.
+    assert twinrun.index(a)[0].fresh and not twinrun.index(a)[0].fresh
+    assert twinrun.compare(a, b).fields[0].method == "staged"
+    assert twinrun.compare(a, c).verdict == "different"
