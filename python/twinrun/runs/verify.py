@@ -316,7 +316,7 @@ def unnamed_steps(path: str, history: _core.History) -> Unnamed:
 
 
 def _unmarked(path: str, history: _core.History) -> list[str]:
-    """Folders of steps with ranks' files that neither a journal names nor a mark tells to be of any history."""
+    """Folders of steps with files of ranks that no journal names, and that have no mark of a history."""
     named = {step.folder for step in history.steps}
     found = []
     for entry in os.scandir(path):
