@@ -8,7 +8,7 @@ and no node is held once the outermost module has ended: a trace keeps no graph 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -193,16 +193,27 @@ class ModuleGradients:
         """Gradients came to where these regions begin, the outer ones first."""
         if not self._guard.records():
             return
-        with self._guard.work(("the gradient into", regions[0].path)):
-            for region in regions:
-                self._see(region, gradients, out=False)
+        self._guard.light(
+            ("the gradient into", regions[0].path), self._is_light, self._into, regions, gradients
+        )
 
     def left(self, region: _Region, gradients: list) -> None:
         """Gradients leave a region."""
         if not self._guard.records():
             return
-        with self._guard.work(("the gradient out of", region.path)):
-            self._see(region, gradients, out=True)
+        self._guard.light(
+            ("the gradient out of", region.path), self._is_light, self._out_of, region, gradients
+        )
+
+    def _is_light(self, _: object, gradients: Sequence[Any]) -> bool:
+        return self._recorder.is_light(gradients)
+
+    def _into(self, regions: tuple[_Region, ...], gradients: tuple) -> None:
+        for region in regions:
+            self._see(region, gradients, out=False)
+
+    def _out_of(self, region: _Region, gradients: list) -> None:
+        self._see(region, gradients, out=True)
 
     def _see(self, region: _Region, gradients: Any, *, out: bool) -> None:
         task = torch._C._current_graph_task_id()
