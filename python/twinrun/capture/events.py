@@ -212,8 +212,9 @@ class EventWriter:
         """Digests arrays, in one batch of their own, as values of an event that was made before, and appends
         it. Nothing is done where `within` raises an error: as of `digests_started`.
         """
-        self._digest(ready.traced, arrays, within)
-        step, event = self._step, ready.event
+        step, event, traced = self._step, ready.event, ready.traced
+        if traced:
+            self._digest(traced, arrays, within)
         step.events.append(event)
         step.ready.append(ready)
         return event

@@ -22,7 +22,7 @@ from .modes import sees_operations_alone
 from .module_gradients import ModuleGradients
 from .position import Position
 from .recorder import Recorder
-from .values import is_plain, leaves, memory_of, memory_of_plain
+from .values import gradient_leaves, is_plain, memory_of, memory_of_plain
 
 __all__ = ["NodeGradients", "module_of_node"]
 
@@ -243,7 +243,7 @@ class NodeGradients:
 
     def _see(self, one: _Node | _OfOperations, call: int, gradients: tuple, *, out: bool) -> None:
         event = self._recorder.event("backward", one.path, one.kind, one.name, call, one.microbatch)
-        self._recorder.see_leaves(event, leaves("grad", gradients), out=out, role="gradient")
+        self._recorder.see_leaves(event, gradient_leaves(gradients), out=out, role="gradient")
 
 
 def _all_lie_in(memory: set[int], given: tuple, gradients: tuple) -> bool:

@@ -30,15 +30,16 @@ class Plan:
 
     places: of tensors among all values, as `flat` gives them. names: of these tensors, and whether they come
     out. plain: the places of the other values that go in. others: names of what comes out and is None.
-    ready: events that were made, by the text of these other values.
+    ready: events that were made, by the text of these other values. taken: how many tensors go in.
     """
 
-    __slots__ = ("names", "others", "places", "plain", "ready")
+    __slots__ = ("names", "others", "places", "plain", "ready", "taken")
 
     def __init__(
         self, places: list[int], names: list[tuple[str, bool]], plain: list[int], others: list[str]
     ) -> None:
         self.places, self.names, self.plain, self.others = places, names, plain, others
+        self.taken = sum(not out for _, out in names)
         self.ready: dict[str, Ready] = {}
 
     def new_event(

@@ -20,7 +20,7 @@ from .operands import Plan, Ready, flat, operands, plan_of
 from .position import Position
 from .recorder import Recorder
 from .unwritten import UnwrittenMemory, written_words
-from .values import is_plain, memory_of, tensors_of
+from .values import is_plain, memory_of, memory_of_plain, tensors_of
 
 __all__ = ["OperationEvents", "OperationMode"]
 
@@ -134,7 +134,7 @@ class OperationEvents:
         """Whether what an operation takes may be digested together with what it gives: no part of it is
         memory that nobody wrote, and no data is kept.
         """
-        return not len(self._memory) and not self._recorder.keeps_any
+        return not self._memory.rooms and not self._recorder.keeps_any
 
     def not_seen(self) -> None:
         """An operation runs that has no event: what memory it writes is not known."""
@@ -183,7 +183,7 @@ class OperationEvents:
 
     def _event(self, name: str) -> Event:
         position, recorder = self._position, self._recorder
-        phase, module = self._place()
+        phase, module = self._place(in_backward())
         if phase == "backward":
             recorder.gradient_seen()
         enclosing = position.frames[-1].call if position.frames else -1
@@ -239,13 +239,14 @@ class OperationEvents:
                 return
             finally:
                 thread.inside = False
+        self.note(result)
         self._anew(schema.whole_name, schema.named(args, kwargs), result)
 
     def _by_plan(self, schema: _Schema, args: tuple, kwargs: dict[str, Any], result: Any) -> bool:
         """The same by what is known of operations of these types. False: nothing was done."""
-        recorder = self._recorder
-        phase, module = self._place()
-        if not recorder.begun or (phase == "backward" and recorder.gradient_due()):
+        recorder, backward = self._recorder, in_backward()
+        phase, module = self._place(backward)
+        if not recorder.begun or (backward and recorder.gradient_due()):
             return False
         types, values = flat(args, kwargs, result)
         plan = schema.plans.get(types)
@@ -279,18 +280,36 @@ class OperationEvents:
         except _NotPlain:
             events.append(ready)
             return False
-        if phase == "backward":
-            recorder.gradient_seen()
         position = self._position
         frames = position.frames
+        if backward:
+            if phase == "backward":
+                recorder.gradient_seen()
+            self._guard.thread.given.update(map(memory_of_plain, tensors[plan.taken :]))
         event.phase, event.microbatch, event.module = phase, position.microbatch, module
         event.call, event.enclosing = position.new_call(), frames[-1].call if frames else -1
-        structure = ""
-        for t, (name, out) in zip(tensors, plan.names, strict=True):
-            if not t.is_contiguous():
-                structure = f"{structure}{recorder.strides(name, t, out)}"
-        event.structure = structure
+        row_major = [t.is_contiguous() for t in tensors]
+        event.structure = "" if all(row_major) else self._strides(plan, tensors, row_major)
         return True
+
+    def _strides(self, plan: Plan, tensors: list[torch.Tensor], row_major: list[bool]) -> str:
+        strides = self._recorder.strides
+        each = zip(tensors, plan.names, row_major, strict=True)
+        return "".join([strides(name, t, out) for t, (name, out), usual in each if not usual])
+
+    def note(self, result: Any, has_values: bool = True) -> None:
+        """Within a node of the graph of gradients: where the tensors lie that an operation gave."""
+        if not in_backward():
+            return
+        known = self._guard.thread.given
+        if has_values and type(result) is torch.Tensor:  # most of them
+            known.add(memory_of(result))
+            return
+        memory = {memory_of(t) for t in tensors_of(result)}
+        if has_values:
+            known |= memory
+        else:
+            known -= memory
 
     def _known(
         self, schema: _Schema, plan: Plan, text: str, args: tuple, kwargs: dict[str, Any]
@@ -326,12 +345,13 @@ class OperationEvents:
             self._recorder.setting(event, label, text, out=True)
         self._see(event, tensors, out=True)
 
-    def _place(self) -> tuple[str, str]:
-        """(phase, module) of an operation that runs now."""
+    def _place(self, backward: bool) -> tuple[str, str]:
+        """(phase, module) of an operation that runs now. backward: whether gradients are computed."""
         if self._position.optimizing:
             return "optimizer", ""
-        inner = self._position.frames[-1] if self._position.frames else None
-        if in_backward():
+        frames = self._position.frames
+        inner = frames[-1] if frames else None
+        if backward:
             if inner is not None and inner.phase == "recompute":
                 return "recompute", inner.watched.path
             return "backward", module_of_node()
@@ -362,7 +382,7 @@ class OperationMode(TorchDispatchMode):
 
     def __init__(self, guard: Guard, events: OperationEvents) -> None:
         super().__init__()
-        self._guard, self._events = guard, events
+        self._guard, self._events, self._thread = guard, events, guard.thread
         # By the id of the operation: PyTorch hashes operations by a function in Python.
         self._schemas: dict[int, _Schema] = {}
         self._kernels = Kernels()
@@ -377,7 +397,7 @@ class OperationMode(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self._guard.thread.inside:  # work of the trace itself
+        if self._thread.inside:  # work of the trace itself
             return func(*args, **kwargs)
         schema = self._schemas.get(id(func))
         if schema is not None and schema.passed and not types:  # whether the trace records or not
@@ -403,7 +423,6 @@ class OperationMode(TorchDispatchMode):
             except Exception as e:
                 self._events.raised(self._events.begin(schema.whole_name, schema.named(args, kwargs)), e)
                 raise
-            self._note(result)
             self._events.whole(schema, args, kwargs, result)
             return result
         named = schema.named(args, kwargs)
@@ -422,7 +441,7 @@ class OperationMode(TorchDispatchMode):
             self._events.raised(seen, e)
             raise
         if schema.unwritten:
-            self._note(result, has_values=False)
+            self._events.note(result, has_values=False)
             self._events.allocated(schema.name, result, before)
         else:
             self._events.ran(func, schema, named, result)
@@ -433,7 +452,7 @@ class OperationMode(TorchDispatchMode):
                 given = [None if n in schema.room else one for n, one in enumerate(result)]
             else:
                 given = result
-            self._note(given)
+            self._events.note(given)
             written = {n: named[n] for n in schema.writes if n in named}
             self._events.end(seen, given, written)
         return result
@@ -445,20 +464,6 @@ class OperationMode(TorchDispatchMode):
         self._events.ran(func, None, named, result)
         self._events.end(seen, result, {})
         return result
-
-    def _note(self, result: Any, has_values: bool = True) -> None:
-        """Within a node of the graph of gradients: where the tensors lie that an operation gave."""
-        if not in_backward():
-            return
-        known = self._guard.thread.given
-        if has_values and type(result) is torch.Tensor:  # most of them
-            known.add(memory_of(result))
-            return
-        memory = {memory_of(t) for t in tensors_of(result)}
-        if has_values:
-            known |= memory
-        else:
-            known -= memory
 
 
 def _bytes_of(t: Any) -> int:

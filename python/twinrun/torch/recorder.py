@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..capture.events import EventWriter, ReadyEvent, copied, known_value
+from ..capture.events import EventWriter, copied, known_value
 from ..errors import TwinrunError
 from ..runs.events import Event, Traced
 from ..runs.gaps import UNCALLED, gap_value
@@ -57,6 +57,8 @@ class Recorder:
     ) -> None:
         self._writer, self._position, self._generators, self._keep = writer, position, generators, keep
         self.keeps_any = bool(keep)
+        # Adds an event that was made before, with other tensors. No data is kept of it.
+        self.see_again = writer.see_again
         self.gradient_seen, self.gradient_due = gradient_seen, gradient_due
         self.begun = False
         # By name and text. Of this trace alone: while events are encoded, their values change.
@@ -188,17 +190,6 @@ class Recorder:
         """Adds tensors to the event of an operation."""
         self._note_operands(event, tensors, out)
         self._writer.see(event, tensors, out=out, role="value", keep=self._keeper(event))
-
-    def see_again(
-        self,
-        ready: ReadyEvent,
-        tensors: list[Any],
-        within: Callable[[], contextlib.AbstractContextManager[None]],
-    ) -> Event:
-        """Adds an event that was made before, with other tensors. No data is kept of it. within: as of
-        `digests_started`.
-        """
-        return self._writer.see_again(ready, tensors, within)
 
     def short_setting(self, name: str, text: str, *, out: bool = False) -> Traced | None:
         """A value of Python for several events, as text; None for a long one."""

@@ -18,7 +18,7 @@ from ..runs.digest import digest_of_text
 from ..runs.structure import CLASS, GRAD, SAME, STRIDES, Fact, canonical, more_attributes, texts_of
 
 __all__ = [
-    "Leaf", "digest_of_text", "facts_of_parts", "is_plain", "leaves", "local_tensors", "memory_of",
+    "Leaf", "digest_of_text", "facts_of_parts", "gradient_leaves", "is_plain", "leaves", "local_tensors", "memory_of",
     "memory_of_plain", "plain_text", "put", "same_tensors", "strides_of", "tensors_among", "tensors_of",
 ]  # fmt: skip
 
@@ -97,6 +97,11 @@ def leaves(
     elif others is not None:
         others.append(name)
     return found
+
+
+def gradient_leaves(gradients: Iterable[torch.Tensor | None]) -> list[Leaf]:
+    """The same of the gradients that a node of the graph takes or gives: each is a tensor or None."""
+    return [(f"grad.{number}", one) for number, one in enumerate(gradients)]
 
 
 def _tensor_of(array: np.ndarray) -> torch.Tensor | None:
