@@ -38,12 +38,12 @@ class ParameterGradients:
         if not self._guard.records() or (gradient := p.grad) is None:
             return
         self.seen.add(name)
-        self._guard.light(
-            "a gradient of a parameter", self._is_light, self._see, path, name, operation, gradient
-        )
-
-    def _is_light(self, path: str, name: str, operation: str, gradient: torch.Tensor) -> bool:
-        return self._recorder.is_light((gradient,))
+        what = "a gradient of a parameter"
+        if self._recorder.is_light((gradient,)):
+            self._guard.light(what, self._see, path, name, operation, gradient)
+            return
+        with self._guard.work(what):
+            self._see(path, name, operation, gradient)
 
     def _see(self, path: str, name: str, operation: str, gradient: torch.Tensor) -> None:
         event = self._recorder.event("backward", path, "", operation, self._position.new_call())

@@ -131,26 +131,20 @@ class Guard:
         """
         return _Work(self, what)
 
-    def light(
-        self, what: str | tuple[str, str], may: Callable[..., bool], do: Callable[..., object], *given: Any
-    ) -> None:
-        """Work `do(*given)`, without the contexts of `work` where `may(*given)` says that no operation runs
-        but within `unseen`: contexts take time.
+    def light(self, what: str | tuple[str, str], do: Callable[..., object], *given: Any) -> None:
+        """Work `do(*given)` without the contexts of `work`, which take time: its operations run within
+        `unseen`, if there are any.
         """
+        thread = self.thread
         with self.lock:
-            self.thread.inside = True
+            thread.inside = True
             try:
-                if may(*given):
-                    do(*given)
-                    return
+                do(*given)
             except Exception as e:
                 if not self.failed(_told(what), e):
                     raise
-                return
             finally:
-                self.thread.inside = False
-        with self.work(what):
-            do(*given)
+                thread.inside = False
 
     def work_that_goes_on(self) -> contextlib.AbstractContextManager[None]:
         """The same for work that a trace does also after it stopped. Errors of it are the caller's."""

@@ -8,7 +8,7 @@ and no node is held once the outermost module has ended: a trace keeps no graph 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import msgspec
@@ -192,20 +192,23 @@ class ModuleGradients:
         """Gradients came to where these regions begin, the outer ones first."""
         if not self._guard.records():
             return
-        self._guard.light(
-            ("the gradient into", regions[0].path), self._is_light, self._into, regions, gradients
-        )
+        what = "the gradient into", regions[0].path
+        if self._recorder.is_light(gradients):
+            self._guard.light(what, self._into, regions, gradients)
+            return
+        with self._guard.work(what):
+            self._into(regions, gradients)
 
     def left(self, region: _Region, gradients: list) -> None:
         """Gradients leave a region."""
         if not self._guard.records():
             return
-        self._guard.light(
-            ("the gradient out of", region.path), self._is_light, self._out_of, region, gradients
-        )
-
-    def _is_light(self, _: object, gradients: Sequence[Any]) -> bool:
-        return self._recorder.is_light(gradients)
+        what = "the gradient out of", region.path
+        if self._recorder.is_light(gradients):
+            self._guard.light(what, self._out_of, region, gradients)
+            return
+        with self._guard.work(what):
+            self._out_of(region, gradients)
 
     def _into(self, regions: tuple[_Region, ...], gradients: tuple) -> None:
         for region in regions:
