@@ -8,6 +8,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+import msgspec
 import numpy as np
 
 from .. import _core
@@ -15,7 +16,7 @@ from ..errors import TwinrunError
 from ..runs.digest import Digest, digest_of_text, digests_read, digests_started
 from ..runs.events import KEPT, Event, Traced, Wanted, encoded_events
 
-__all__ = ["EventWriter", "StepEvents", "copied", "known_value"]
+__all__ = ["EventWriter", "ReadyEvent", "StepEvents", "copied", "known_value"]
 
 _Facts = TypeVar("_Facts")
 
@@ -29,14 +30,28 @@ def copied(array: Any) -> Any:
     return np.array(array, copy=True)
 
 
+class ReadyEvent(msgspec.Struct, gc=False, eq=False):
+    """An event whose values have their names: other steps use it again. traced: its values that have digests
+    of their own each time. home: the list of those that nobody uses now.
+    """
+
+    event: Event
+    traced: list[Traced]
+    home: list[ReadyEvent]
+
+
 class StepEvents:
     """The events of one step, whose digests may be under way."""
 
-    __slots__ = ("events", "kept", "places", "problems", "started", "waiting", "wanted")
+    __slots__ = (
+        "alone", "events", "kept", "places", "problems", "ready", "started", "waiting", "wanted",
+    )  # fmt: skip
 
     def __init__(self, wanted: Sequence[Wanted] = ()) -> None:
         self.wanted = wanted
         self.events: list[Event] = []
+        self.ready: list[ReadyEvent] = []  # those of them that may be used again
+        self.alone = False  # whether values were digested one by one: some may have no digest
         # Digests under way, and the values that they belong to, one after the other.
         self.started: list[_core.WordDigests] = []
         self.waiting: list[Traced] = []
@@ -111,7 +126,7 @@ class EventWriter:
     """Collects the events of one step after the other, and captures each step as a whole.
 
     The values are digested when they are handed in, so they may change afterwards. wanted: the places whose
-    data the trace is to keep; every step names them.
+    data the trace is to keep; every step names them. within: as of `digests_started`.
     """
 
     def __init__(self, path: str, keeps_data: bool, wanted: Iterable[Wanted] = ()) -> None:
@@ -124,6 +139,7 @@ class EventWriter:
         self._wanted = sorted(wanted)
         self._step = StepEvents(self._wanted)
         self._together: _Batch | None = None
+        self.within: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
         self._lists: list[list[Traced]] = []  # of events that are written
 
     def __len__(self) -> int:
@@ -139,10 +155,15 @@ class EventWriter:
         Their lists are used again: thousands of new ones in each step would set Python's garbage collector to
         look at everything that the program keeps.
         """
+        again = {id(one.event) for one in step.ready}
         for event in step.events:
-            event.values.clear()
-            self._lists.append(event.values)
-        step.events = []
+            if id(event) not in again:
+                event.values.clear()
+                self._lists.append(event.values)
+        if not step.alone:
+            for one in step.ready:
+                one.home.append(one)
+        step.events, step.ready = [], []
 
     def add(self, event: Event) -> Event:
         """Appends an event. Its values are added by `see`."""
@@ -181,6 +202,22 @@ class EventWriter:
                 batch.kept.append(_Kept(one, array, keep, places.get(name) if places else None))
         if batch is not self._together:
             self._start(batch)
+
+    def see_again(
+        self,
+        ready: ReadyEvent,
+        arrays: list[object],
+        within: Callable[[], contextlib.AbstractContextManager[None]],
+    ) -> Event:
+        """Digests arrays, in one batch of their own, as values of an event that was made before, and appends
+        it. Nothing is done where `within` raises an error: as of `digests_started`.
+        """
+        step, event, traced = self._step, ready.event, ready.traced
+        if traced:
+            self._digest(traced, arrays, within)
+        step.events.append(event)
+        step.ready.append(ready)
+        return event
 
     def see_both(self, event: Event, taken: Mapping[str, object], given: Mapping[str, object]) -> None:
         """Digests what goes into an event and what comes out, in one batch of their own."""
@@ -232,14 +269,20 @@ class EventWriter:
         for kept in batch.kept:
             self._keep(*kept)
 
-    def _digest(self, traced: list[Traced], arrays: list[object]) -> None:
+    def _digest(
+        self,
+        traced: list[Traced],
+        arrays: list[object],
+        within: Callable[[], contextlib.AbstractContextManager[None]] | None = None,
+    ) -> None:
         """Digests the arrays of values."""
-        step = self._step
+        step, within = self._step, within or self.within
         try:
-            step.started.append(digests_started(arrays, lambda at: traced[at].name))
+            step.started.append(digests_started(arrays, lambda at: traced[at].name, None, within))
         except TwinrunError:
-            for one, array in zip(traced, arrays, strict=True):
-                self._alone(one, array)
+            with within():
+                for one, array in zip(traced, arrays, strict=True):
+                    self._alone(one, array)
         else:
             step.waiting.extend(traced)
 
@@ -255,6 +298,7 @@ class EventWriter:
     def _alone(self, traced: Traced, array: Any) -> None:
         """Digests one value; says why where it has no digest."""
         step = self._step
+        step.alone = True
         try:
             step.started.append(digests_started([array], lambda _: traced.name))
         except TwinrunError as e:

@@ -5,12 +5,14 @@ What the number is made of: spec/digest.md, section 13.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import math
 import operator
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -339,16 +341,22 @@ def digests_read(batches: Iterable[_core.WordDigests]) -> Iterator[tuple[int, st
 
 
 def digests_started(
-    arrays: Sequence[object], name_of: Callable[[int], str], stream: object = None
+    arrays: Sequence[object],
+    name_of: Callable[[int], str],
+    stream: object = None,
+    within: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
 ) -> _core.WordDigests:
     """Digests that see every bit, of arrays that may change afterwards. Raises TwinrunError.
 
     The core takes plain arrays and tensors by itself. name_of: what a message calls the array at a place.
+    within: makes a context in which the others are brought into another form, by operations of their library.
     """
     # A stream of the caller's is one that the core does not ask for.
     made = _core.WordDigests([None] * len(arrays) if stream is not None else arrays)
-    missing = made.missing
-    keep = _put(made, missing, arrays, name_of, stream) if missing else None
+    missing, keep = made.missing, None
+    if missing:
+        with within():
+            keep = _put(made, missing, arrays, name_of, stream)
     made.start(_FEW_BYTES)
     del keep
     return made

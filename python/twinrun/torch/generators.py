@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 from collections.abc import Callable
 from typing import Any
@@ -58,7 +59,9 @@ class Generators:
         if self._which == "none":
             return
         state = torch.default_generator.get_state()
-        self._add_state(event, "torch", state.numpy().tobytes(), lambda: state)
+        # `numpy()` would run an operation, which modes see.
+        mark = ctypes.string_at(state.data_ptr(), state.nbytes)
+        self._add_state(event, "torch", mark, lambda: state)
         if torch.cuda.is_initialized():
             device = torch.cuda.current_device()
             name = f"cuda:{device}"

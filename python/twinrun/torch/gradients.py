@@ -38,6 +38,13 @@ class ParameterGradients:
         if not self._guard.records() or (gradient := p.grad) is None:
             return
         self.seen.add(name)
-        with self._guard.work("a gradient of a parameter"):
-            event = self._recorder.event("backward", path, "", operation, self._position.new_call())
-            self._recorder.see(event, name, gradient, out=True, role="gradient")
+        what = "a gradient of a parameter"
+        if self._recorder.is_light((gradient,)):
+            self._guard.light(what, self._see, path, name, operation, gradient)
+            return
+        with self._guard.work(what):
+            self._see(path, name, operation, gradient)
+
+    def _see(self, path: str, name: str, operation: str, gradient: torch.Tensor) -> None:
+        event = self._recorder.event("backward", path, "", operation, self._position.new_call())
+        self._recorder.see(event, name, gradient, out=True, role="gradient")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import threading
 import warnings
-from collections.abc import Sized
+from collections.abc import Callable, Iterator, Sized
 from types import TracebackType
+from typing import Any
 
 import torch
 
@@ -18,6 +19,9 @@ from .position import Position
 from .replicas import ReplicasDiffer
 
 __all__ = ["Guard"]
+
+# Looked up once: every event asks.
+_has_gradients, _set_gradients = torch.is_grad_enabled, torch._C._set_grad_enabled
 
 
 class _Work:
@@ -39,8 +43,9 @@ class _Work:
             if sees_operations(guard.own_mode):  # in most trainings nothing does, and contexts take time
                 self._modes = no_modes()
                 self._modes.__enter__()
-            self._had_gradients = torch.is_grad_enabled()
-            torch._C._set_grad_enabled(False)
+            self._had_gradients = _has_gradients()
+            if self._had_gradients:
+                _set_gradients(False)
         except BaseException:
             self._leave()
             raise
@@ -49,7 +54,8 @@ class _Work:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         try:
-            torch._C._set_grad_enabled(self._had_gradients)
+            if _has_gradients() is not self._had_gradients:
+                _set_gradients(self._had_gradients)
             if self._modes is not None:
                 self._modes.__exit__(None, None, None)
             return (
@@ -125,9 +131,31 @@ class Guard:
         """
         return _Work(self, what)
 
+    def light(self, what: str | tuple[str, str], do: Callable[..., object], *given: Any) -> None:
+        """Work `do(*given)` without the contexts of `work`, which take time: its operations run within
+        `unseen`, if there are any.
+        """
+        thread = self.thread
+        with self.lock:
+            thread.inside = True
+            try:
+                do(*given)
+            except Exception as e:
+                if not self.failed(_told(what), e):
+                    raise
+            finally:
+                thread.inside = False
+
     def work_that_goes_on(self) -> contextlib.AbstractContextManager[None]:
         """The same for work that a trace does also after it stopped. Errors of it are the caller's."""
         return _Work(self, None)
+
+    @contextlib.contextmanager
+    def unseen(self) -> Iterator[None]:
+        """Within `light` work: operations that modes and the graph of gradients do not see."""
+        modes = no_modes() if sees_operations(self.own_mode) else contextlib.nullcontext()
+        with modes, torch.no_grad():
+            yield
 
     def failed(self, what: str, error: BaseException | None) -> bool:
         """What work ends with, if with an error. True: the training does not see the error."""

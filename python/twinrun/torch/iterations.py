@@ -79,6 +79,14 @@ class Iterations:
             divergence.remember(found)
         return found
 
+    def gradient_due(self) -> bool:
+        """Whether the next `gradient_seen` captures something."""
+        return (
+            self._waiting is not None
+            and self._gradients + 1 >= self._middle
+            and type(self._waiting.run) is Run
+        )
+
     def gradient_seen(self) -> None:
         """Captures the iteration before in the middle of this one's gradients. Devices have most work
         waiting then, and its digests are there: nobody waits for what is read and written here.

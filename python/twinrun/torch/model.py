@@ -29,6 +29,9 @@ class Owned(NamedTuple):
         # Those of TorchScript have no `get`.
         held = self.module._parameters if role == "parameter" else self.module._buffers
         t = held[self.key] if self.key in held else None
+        kind = type(t)
+        if kind is torch.nn.Parameter or kind is torch.Tensor:  # most of them
+            return t
         return None if t is None or torch.nn.parameter.is_lazy(t) else t
 
 

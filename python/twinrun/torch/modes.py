@@ -7,12 +7,15 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-__all__ = ["compiling", "in_backward", "no_modes", "sees_operations", "sees_operations_alone", "unseen"]
+__all__ = [
+    "can_leave_uncompiled", "compiling", "in_backward", "leave_uncompiled", "no_modes", "sees_operations",
+    "sees_operations_alone", "unseen",
+]  # fmt: skip
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -73,6 +76,30 @@ def _no_dispatch_modes() -> contextlib.AbstractContextManager:
     if _modes() == 0 and not _included(_EARLY):
         return _NONE
     return _disable_current_modes()
+
+
+def can_leave_uncompiled() -> bool:
+    """Whether `leave_uncompiled` can do what it says: this PyTorch lets it."""
+    return _SKIP is not None
+
+
+def leave_uncompiled(function: Callable) -> None:
+    """Neither a function nor what it calls is compiled, also where `torch.compile` runs what calls it."""
+    code = getattr(function, "__code__", None)
+    if _SKIP is not None and code is not None:
+        torch._C._dynamo.eval_frame.set_code_exec_strategy(code, _SKIP)
+
+
+def _skip() -> Any:
+    """What says that a function and all that it calls are left as they are; None in a PyTorch without it."""
+    frames = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+    actions, strategy = getattr(frames, "_FrameAction", None), getattr(frames, "_FrameExecStrategy", None)
+    if actions is None or strategy is None or not hasattr(frames, "set_code_exec_strategy"):
+        return None
+    return strategy(actions.SKIP, actions.SKIP)
+
+
+_SKIP = _skip()
 
 
 def compiling() -> bool:

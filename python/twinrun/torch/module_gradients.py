@@ -19,7 +19,7 @@ from .model import Owners
 from .modes import in_backward
 from .position import Position
 from .recorder import Recorder
-from .values import leaves
+from .values import gradient_leaves
 
 __all__ = ["ModuleGradients", "sequence_number"]
 
@@ -135,41 +135,40 @@ class ModuleGradients:
         those made before the sequence number `first`. hidden: it has no events.
         """
 
-        def outside(node: Any) -> bool:
-            return id(node) in stops or node._sequence_nr() < first
-
-        nodes = list({id(n): n for n in nodes if n._sequence_nr() < _COLLECTORS and not outside(n)}.values())
+        if len(nodes) > 1:
+            nodes = list({id(n): n for n in nodes}.values())
+        nodes = [n for n in nodes if first <= n._sequence_nr() < _COLLECTORS and id(n) not in stops]
         if not nodes:
             return
         region = _Region(path, kind, operation, self._position.microbatch, hidden)
         exits = self._exits[region] = []
         met: dict[int, Any] = {}  # nodes must live as long as their numbers are used
-        waiting = list(nodes)
+        waiting, ends, owners = list(nodes), self._ends, self._owners
         while waiting:
             node = waiting.pop()
-            if id(node) in met:
+            number = id(node)
+            if number in met:
                 continue
-            met[id(node)] = node
-            end = self._ends.get(id(node))
+            met[number] = node
+            end = ends.get(number)
             if end is not None:
                 inner = _outermost(end.innermost)
                 if inner is not region:
                     inner.outer = region
                     for target in self._exits.pop(inner, ()):
-                        (exits if outside(target) else waiting).append(target)
+                        outside = target._sequence_nr() < first or id(target) in stops
+                        (exits if outside else waiting).append(target)
                 continue
             leaving = []
-            for number, (target, _) in enumerate(node.next_functions):
+            for at, (target, _) in enumerate(node.next_functions):
                 if target is None:
                     continue
                 made = target._sequence_nr()
-                if made >= _COLLECTORS:
-                    if (
-                        id(getattr(target, "variable", None)) not in self._owners
-                    ):  # parameters have events of their own
-                        leaving.append(number)
+                if made >= _COLLECTORS:  # parameters have events of their own
+                    if id(getattr(target, "variable", None)) not in owners:
+                        leaving.append(at)
                 elif made < first or id(target) in stops:
-                    leaving.append(number)
+                    leaving.append(at)
                     exits.append(target)
                 else:
                     waiting.append(target)
@@ -193,16 +192,30 @@ class ModuleGradients:
         """Gradients came to where these regions begin, the outer ones first."""
         if not self._guard.records():
             return
-        with self._guard.work(("the gradient into", regions[0].path)):
-            for region in regions:
-                self._see(region, gradients, out=False)
+        what = "the gradient into", regions[0].path
+        if self._recorder.is_light(gradients):
+            self._guard.light(what, self._into, regions, gradients)
+            return
+        with self._guard.work(what):
+            self._into(regions, gradients)
 
     def left(self, region: _Region, gradients: list) -> None:
         """Gradients leave a region."""
         if not self._guard.records():
             return
-        with self._guard.work(("the gradient out of", region.path)):
-            self._see(region, gradients, out=True)
+        what = "the gradient out of", region.path
+        if self._recorder.is_light(gradients):
+            self._guard.light(what, self._out_of, region, gradients)
+            return
+        with self._guard.work(what):
+            self._out_of(region, gradients)
+
+    def _into(self, regions: tuple[_Region, ...], gradients: tuple) -> None:
+        for region in regions:
+            self._see(region, gradients, out=False)
+
+    def _out_of(self, region: _Region, gradients: list) -> None:
+        self._see(region, gradients, out=True)
 
     def _see(self, region: _Region, gradients: Any, *, out: bool) -> None:
         task = torch._C._current_graph_task_id()
@@ -213,4 +226,4 @@ class ModuleGradients:
         event = self._recorder.event(
             "backward", region.path, region.kind, region.operation, region.call, region.microbatch, enclosing
         )
-        self._recorder.see_leaves(event, leaves("grad", gradients), out=out, role="gradient")
+        self._recorder.see_leaves(event, gradient_leaves(gradients), out=out, role="gradient")

@@ -22,7 +22,7 @@ from .modes import sees_operations_alone
 from .module_gradients import ModuleGradients
 from .position import Position
 from .recorder import Recorder
-from .values import is_plain, leaves, memory_of
+from .values import gradient_leaves, is_plain, memory_of, memory_of_plain
 
 __all__ = ["NodeGradients", "module_of_node"]
 
@@ -30,6 +30,7 @@ _current_node = torch._C._current_autograd_node
 _is_executed = torch._C._will_engine_execute_node
 _KEY = "twinrun"  # of what a node of the graph knows about itself
 _LEAF = "AccumulateGrad"
+_COLLECTOR = getattr(torch._C._functions, _LEAF, None)  # the class of those of PyTorch
 # PyTorch generates these classes: their code is operations. Those that somebody wrote by hand
 # (`autograd.Function`, in C++ too, and what is compiled) may call kernels besides.
 _GENERATED = re.compile(r"[A-Za-z0-9]*Backward[0-9]+")
@@ -99,16 +100,22 @@ class NodeGradients:
     def __init__(self, guard: Guard, position: Position, recorder: Recorder, owners: Owners) -> None:
         self._guard, self._position, self._recorder, self._owners = guard, position, recorder, owners
         self._kinds: dict[type, _Kind] = {}
+        # While the outermost module is at work: by the number of the only output of a module within
+        # it, that node, and those before what the module made. Outer modules look at these alone.
+        self._beyond: dict[int, tuple[Any, list[Any]]] = {}
         self._borders = ModuleGradients(guard, position, recorder, owners)
 
     def forget(self) -> None:
-        """The outermost module has ended. Nodes are not kept here."""
+        """The outermost module has ended. No node is kept any more."""
         self._guard.thread.given.clear()
+        self._beyond.clear()
         self._borders.forget()
 
     def watch_record(self, nodes: list[Any], name: str) -> None:
         """Adds hooks to what made a value of the training's own code."""
         self._watch(list(nodes), "", name)
+        if not self._position.frames:
+            self._beyond.clear()
         self._borders.watch_record(nodes, name)
 
     def watch(self, nodes: list[Any], path: str, kind: str, **bounds: Any) -> None:
@@ -116,8 +123,9 @@ class NodeGradients:
 
         path, kind: of the module that made them. bounds: where that ends, as of `ModuleGradients.watch`.
         """
-        self._watch(list(nodes), path, kind, **bounds)
+        met = self._watch(list(nodes), path, kind, **bounds)
         self._borders.watch(nodes, path, kind, **bounds)
+        del met
 
     def _watch(
         self,
@@ -128,41 +136,62 @@ class NodeGradients:
         stops: Collection[int] = (),
         first: int = 0,
         hidden: bool = False,
-    ) -> None:
+    ) -> dict[int, Any]:
+        """Gives the nodes by their numbers: Python makes objects for them anew where none is held."""
         met: dict[int, Any] = {}
+        kinds, beyond, outputs = self._kinds, self._beyond, list(waiting)
+        ends: list[Any] = []
         while waiting:
             node = waiting.pop()
-            if id(node) in met or id(node) in stops:
+            number = id(node)
+            if number in met:
                 continue
-            met[id(node)] = node  # it must live as long as its number is used
-            of = self._kind_of(node)
-            if of.leaf or node._sequence_nr() < first:
+            met[number] = node  # it must live as long as its number is used
+            if number in stops:
+                ends.append(node)
+                continue
+            of = kinds.get(type(node)) or self._kind_of(node)
+            if of.leaf:
+                continue
+            if node._sequence_nr() < first:
+                ends.append(node)
+                continue
+            inner = beyond.get(number)
+            if inner is not None:  # the nodes up to these were seen when an inner module ended
+                waiting += inner[1]
                 continue
             following = [n for n, _ in node.next_functions if n is not None]
-            if _KEY not in node.metadata:
-                node.metadata[_KEY] = path
+            known = node.metadata
+            if _KEY not in known:
+                known[_KEY] = path
                 if not hidden:
-                    name, number = of.name or node.name(), self._position.microbatch
+                    name, microbatch = of.name or node.name(), self._position.microbatch
                     if of.operations and not self._ends_unseen(following):
-                        node.register_hook(_OfOperations(self, path, kind, name, number))
+                        node.register_hook(_OfOperations(self, path, kind, name, microbatch))
                     else:
-                        one = _Node(self, path, kind, name, number)
+                        one = _Node(self, path, kind, name, microbatch)
                         node.register_prehook(one)
                         node.register_hook(one)
             waiting += following
+        # Of several outputs an outer module may use some: not all ends need be reached from these.
+        if len(outputs) == 1 and all(end is not outputs[0] for end in ends):
+            beyond[id(outputs[0])] = outputs[0], ends
+        return met
 
     def _kind_of(self, node: Any) -> _Kind:
         of = self._kinds.get(type(node))
         if of is None:
             of = _Kind(node)
-            if of.name is not None:
+            if of.name is not None or type(node) is _COLLECTOR:
                 self._kinds[type(node)] = of
         return of
 
     def _ends_unseen(self, following: list[Any]) -> bool:
         """Whether a gradient goes to a tensor that is no parameter of the model: nothing else sees it."""
+        kinds = self._kinds
         for node in following:
-            if self._kind_of(node).leaf and id(getattr(node, "variable", None)) not in self._owners:
+            of = kinds.get(type(node)) or self._kind_of(node)
+            if of.leaf and id(getattr(node, "variable", None)) not in self._owners:
                 return True
         return False
 
@@ -185,10 +214,10 @@ class NodeGradients:
 
     def after_operations(self, one: _OfOperations, gradients: tuple, given: tuple) -> None:
         """Gradients leave a node that runs operations. given: those that came in, which it did not change."""
-        memory, shown = self._guard.thread.given, False
-        if sees_operations_alone(self._guard.own_mode) and self._goes_to_leaves():
-            memory.update([memory_of(t) for t in given if t is not None])
-            shown = _all_lie_in(memory, gradients)
+        guard = self._guard
+        memory, shown = guard.thread.given, False
+        if sees_operations_alone(guard.own_mode) and self._goes_to_leaves():
+            shown = _all_lie_in(memory, given, gradients)
         memory.clear()
         if shown or not self._guard.records():
             return
@@ -214,11 +243,26 @@ class NodeGradients:
 
     def _see(self, one: _Node | _OfOperations, call: int, gradients: tuple, *, out: bool) -> None:
         event = self._recorder.event("backward", one.path, one.kind, one.name, call, one.microbatch)
-        self._recorder.see_leaves(event, leaves("grad", gradients), out=out, role="gradient")
+        self._recorder.see_leaves(event, gradient_leaves(gradients), out=out, role="gradient")
 
 
-def _all_lie_in(memory: set[int], tensors: tuple) -> bool:
-    return all(t is None or (is_plain(t) and (memory_of(t) in memory or t.numel() == 0)) for t in tensors)
+def _all_lie_in(memory: set[int], given: tuple, gradients: tuple) -> bool:
+    """Whether all gradients lie in this memory, or in that of the tensors `given`, which is added to it."""
+    added = False
+    for t in gradients:
+        if t is None:
+            continue
+        if not is_plain(t):
+            return False
+        at = memory_of_plain(t)
+        if at in memory:
+            continue
+        if not added:
+            added = True
+            memory.update([memory_of(one) for one in given if one is not None])
+        if at not in memory and t.numel() != 0:
+            return False
+    return True
 
 
 def _takes_gradients(leaf: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,12 +14,13 @@ from ..runs.events import KERNELS, Event
 from ..runs.gaps import ROOM, UNDER_WAY, UNWRITTEN, WRITTEN
 from .guard import Guard
 from .kernels import Kernels
-from .modes import compiling, in_backward
+from .modes import can_leave_uncompiled, compiling, in_backward, leave_uncompiled
 from .node_gradients import module_of_node
+from .operands import Plan, Ready, flat, operands, plan_of
 from .position import Position
 from .recorder import Recorder
 from .unwritten import UnwrittenMemory, written_words
-from .values import is_plain, leaves, memory_of, plain_text, put, tensors_of
+from .values import is_plain, memory_of, memory_of_plain, tensors_of
 
 __all__ = ["OperationEvents", "OperationMode"]
 
@@ -57,7 +59,7 @@ _FILLED = {"rrelu_with_noise": {"noise"}, "rrelu_with_noise_": {"noise"}}
 _COLLECTIVES = {"c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem"}
 _LATER = {"fsdp.all_gather_copy_in"}  # what it gives has room for what other processes send
 _PASSED = {"detach", "alias", "_record_function_enter_new", "_record_function_exit", "_record_function_enter"}
-_SCALARS = {bool, int, float, str, type(None)}
+_MOST_PLANS = 1024  # of an operation, and settings of a plan
 # Operations that leave what they take as it is. A schema does not always tell: that of
 # `native_batch_norm` does not say that it writes the running mean. PyTorch's core operations and
 # those of single elements do tell, and these are known.
@@ -73,15 +75,18 @@ _PURE = {
 
 class _Schema:
     """What the schema of an operation says: whether it is a view, which arguments it writes, and whether its
-    values come later. pure: it leaves all that it takes as it is.
+    values come later. pure: it leaves all that it takes as it is. plans: of a pure one, by what types it
+    took and gave; None where there can be none.
     """
 
     __slots__ = (
-        "arguments", "fills", "later", "name", "passed", "pure", "room", "room_in", "unwritten", "whole_name",
-        "writes",
+        "arguments", "fills", "func", "later", "name", "passed", "plans", "pure", "room", "room_in",
+        "unwritten", "whole_name", "writes",
     )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
+        self.func = func  # it lives as long as its number is used
+        self.plans: dict[tuple, Plan | None] = {}
         name = self.name = func.__name__.split(".")[0]
         self.whole_name = str(func)
         schema = func._schema
@@ -106,6 +111,17 @@ class _Schema:
         told = namespace == "aten" and (name in _PURE or any(tag in func.tags for tag in _TELLS))
         self.pure = told and not (writes or self.fills or self.later or self.unwritten or self.room)
 
+    def named(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The arguments of a call by name."""
+        named = dict(zip(self.arguments, args, strict=False))
+        if kwargs:
+            named.update(kwargs)
+        return named
+
+
+class _NotPlain(Exception):
+    """A tensor whose type does not tell that its values are elsewhere."""
+
 
 class OperationEvents:
     """The events of operations: what they take, and what they give."""
@@ -118,7 +134,7 @@ class OperationEvents:
         """Whether what an operation takes may be digested together with what it gives: no part of it is
         memory that nobody wrote, and no data is kept.
         """
-        return not len(self._memory) and not self._recorder.keeps_any
+        return not self._memory.rooms and not self._recorder.keeps_any
 
     def not_seen(self) -> None:
         """An operation runs that has no event: what memory it writes is not known."""
@@ -167,7 +183,7 @@ class OperationEvents:
 
     def _event(self, name: str) -> Event:
         position, recorder = self._position, self._recorder
-        phase, module = self._place()
+        phase, module = self._place(in_backward())
         if phase == "backward":
             recorder.gradient_seen()
         enclosing = position.frames[-1].call if position.frames else -1
@@ -207,8 +223,110 @@ class OperationEvents:
         if event is not None:
             self.end(event, f"raised {type(error).__name__}", {})
 
-    def whole(self, name: str, named: dict[str, Any], result: Any) -> None:
+    def whole(self, schema: _Schema, args: tuple, kwargs: dict[str, Any], result: Any) -> None:
         """An operation that ran and left what it took as it was: all is digested in one batch."""
+        guard = self._guard
+        thread = guard.thread
+        with guard.lock:
+            # As `Guard.work`, without the contexts for operations: none runs here.
+            thread.inside = True
+            try:
+                if self._by_plan(schema, args, kwargs, result):
+                    return
+            except Exception as e:
+                if not guard.failed(f"what goes through {schema.whole_name}", e):
+                    raise
+                return
+            finally:
+                thread.inside = False
+        self.note(result)
+        self._anew(schema.whole_name, schema.named(args, kwargs), result)
+
+    def _by_plan(self, schema: _Schema, args: tuple, kwargs: dict[str, Any], result: Any) -> bool:
+        """The same by what is known of operations of these types. False: nothing was done."""
+        recorder, backward = self._recorder, in_backward()
+        phase, module = self._place(backward)
+        if not recorder.begun or (backward and recorder.gradient_due()):
+            return False
+        types, values = flat(args, kwargs, result)
+        plan = schema.plans.get(types)
+        if plan is None:
+            if types in schema.plans or not all(is_plain(t) for t in values if isinstance(t, torch.Tensor)):
+                return False
+            if len(schema.plans) >= _MOST_PLANS:
+                schema.plans.clear()
+            plan = schema.plans[types] = plan_of(types, values, schema.named(args, kwargs), result)
+            if plan is None:
+                return False
+        text = repr([values[n] for n in plan.plain]) if plan.plain else ""
+        known = plan.ready.get(text)
+        if known is None:
+            known = self._known(schema, plan, text, args, kwargs)
+            if known is None:
+                return False
+        events, tensors = known.events, [values[n] for n in plan.places]
+        ready = (
+            events.pop() if events else plan.new_event(schema.whole_name, known.setting, known.others, events)
+        )
+
+        def unseen() -> contextlib.AbstractContextManager[None]:
+            # The core takes no tensor whose values are elsewhere: only of these it is asked.
+            if not all(map(is_plain, tensors)):
+                raise _NotPlain
+            return self._guard.unseen()
+
+        try:
+            event = recorder.see_again(ready, tensors, unseen)
+        except _NotPlain:
+            events.append(ready)
+            return False
+        position = self._position
+        frames = position.frames
+        if backward:
+            if phase == "backward":
+                recorder.gradient_seen()
+            self._guard.thread.given.update(map(memory_of_plain, tensors[plan.taken :]))
+        event.phase, event.microbatch, event.module = phase, position.microbatch, module
+        event.call, event.enclosing = position.new_call(), frames[-1].call if frames else -1
+        row_major = [t.is_contiguous() for t in tensors]
+        event.structure = "" if all(row_major) else self._strides(plan, tensors, row_major)
+        return True
+
+    def _strides(self, plan: Plan, tensors: list[torch.Tensor], row_major: list[bool]) -> str:
+        strides = self._recorder.strides
+        each = zip(tensors, plan.names, row_major, strict=True)
+        return "".join([strides(name, t, out) for t, (name, out), usual in each if not usual])
+
+    def note(self, result: Any, has_values: bool = True) -> None:
+        """Within a node of the graph of gradients: where the tensors lie that an operation gave."""
+        if not in_backward():
+            return
+        known = self._guard.thread.given
+        if has_values and type(result) is torch.Tensor:  # most of them
+            known.add(memory_of(result))
+            return
+        memory = {memory_of(t) for t in tensors_of(result)}
+        if has_values:
+            known |= memory
+        else:
+            known -= memory
+
+    def _known(
+        self, schema: _Schema, plan: Plan, text: str, args: tuple, kwargs: dict[str, Any]
+    ) -> Ready | None:
+        """What is known of operations with these plain values; None where they have too long a text."""
+        recorder, setting = self._recorder, None
+        if plan.plain and (plain := operands(schema.named(args, kwargs))[1]):
+            setting = recorder.short_setting("settings", repr(plain))
+            if setting is None:
+                return None
+        others = [recorder.short_setting(name, "None", out=True) for name in plan.others]
+        if len(plan.ready) >= _MOST_PLANS:
+            plan.ready.clear()
+        plan.ready[text] = known = Ready([], setting, [one for one in others if one is not None])
+        return known
+
+    def _anew(self, name: str, named: dict[str, Any], result: Any) -> None:
         with self._guard.work(("what goes through", name)):
             event, recorder = self._event(name), self._recorder
             recorder.ensure_begun()
@@ -227,12 +345,13 @@ class OperationEvents:
             self._recorder.setting(event, label, text, out=True)
         self._see(event, tensors, out=True)
 
-    def _place(self) -> tuple[str, str]:
-        """(phase, module) of an operation that runs now."""
+    def _place(self, backward: bool) -> tuple[str, str]:
+        """(phase, module) of an operation that runs now. backward: whether gradients are computed."""
         if self._position.optimizing:
             return "optimizer", ""
-        inner = self._position.frames[-1] if self._position.frames else None
-        if in_backward():
+        frames = self._position.frames
+        inner = frames[-1] if frames else None
+        if backward:
             if inner is not None and inner.phase == "recompute":
                 return "recompute", inner.watched.path
             return "backward", module_of_node()
@@ -250,14 +369,22 @@ class OperationMode(TorchDispatchMode):
     supports_higher_order_operators = True
 
     @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Whether PyTorch wraps `__torch_dispatch__`, so that nothing of it is compiled. That takes longer
+        than what this mode does of most operations: `leave_uncompiled` says it once.
+        """
+        return not can_leave_uncompiled()
+
+    @classmethod
     def ignore_compile_internals(cls) -> bool:
         """What is compiled stays compiled: else it ran without, or was refused, under this mode."""
         return True
 
     def __init__(self, guard: Guard, events: OperationEvents) -> None:
         super().__init__()
-        self._guard, self._events = guard, events
-        self._schemas: dict[Any, _Schema] = {}
+        self._guard, self._events, self._thread = guard, events, guard.thread
+        # By the id of the operation: PyTorch hashes operations by a function in Python.
+        self._schemas: dict[int, _Schema] = {}
         self._kernels = Kernels()
 
     def is_innermost(self) -> bool:
@@ -270,9 +397,9 @@ class OperationMode(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self._guard.thread.inside:  # work of the trace itself
+        if self._thread.inside:  # work of the trace itself
             return func(*args, **kwargs)
-        schema = self._schemas.get(func)
+        schema = self._schemas.get(id(func))
         if schema is not None and schema.passed and not types:  # whether the trace records or not
             return func(*args, **kwargs)
         if not self._guard.records() or compiling():
@@ -287,21 +414,18 @@ class OperationMode(TorchDispatchMode):
         if schema is None:
             if not hasattr(func, "_schema"):
                 return self._higher_order(func, args, kwargs)
-            schema = self._schemas[func] = _Schema(func)
+            schema = self._schemas[id(func)] = _Schema(func)
         if schema.passed:
             return func(*args, **kwargs)
-        named = dict(zip(schema.arguments, args, strict=False))
-        if kwargs:
-            named.update(kwargs)
         if schema.pure and self._events.at_once():
             try:
                 result = func(*args, **kwargs)
             except Exception as e:
-                self._events.raised(self._events.begin(schema.whole_name, named), e)
+                self._events.raised(self._events.begin(schema.whole_name, schema.named(args, kwargs)), e)
                 raise
-            self._note(result)
-            self._events.whole(schema.whole_name, named, result)
+            self._events.whole(schema, args, kwargs, result)
             return result
+        named = schema.named(args, kwargs)
         taken = {n: v for n, v in named.items() if n not in schema.fills} if schema.fills else named
         seen = self._events.begin(schema.whole_name, taken)
         for room in schema.room_in:
@@ -317,7 +441,7 @@ class OperationMode(TorchDispatchMode):
             self._events.raised(seen, e)
             raise
         if schema.unwritten:
-            self._note(result, has_values=False)
+            self._events.note(result, has_values=False)
             self._events.allocated(schema.name, result, before)
         else:
             self._events.ran(func, schema, named, result)
@@ -328,7 +452,7 @@ class OperationMode(TorchDispatchMode):
                 given = [None if n in schema.room else one for n, one in enumerate(result)]
             else:
                 given = result
-            self._note(given)
+            self._events.note(given)
             written = {n: named[n] for n in schema.writes if n in named}
             self._events.end(seen, given, written)
         return result
@@ -341,38 +465,9 @@ class OperationMode(TorchDispatchMode):
         self._events.end(seen, result, {})
         return result
 
-    def _note(self, result: Any, has_values: bool = True) -> None:
-        """Within a node of the graph of gradients: where the tensors lie that an operation gave."""
-        if not in_backward():
-            return
-        known = self._guard.thread.given
-        memory = {memory_of(t) for t in ((result,) if type(result) is torch.Tensor else tensors_of(result))}
-        if has_values:
-            known |= memory
-        else:
-            known -= memory
-
 
 def _bytes_of(t: Any) -> int:
     return t.untyped_storage().nbytes() if isinstance(t, torch.Tensor) and t.layout is torch.strided else 0
 
 
-def operands(named: dict[str, Any]) -> tuple[dict[str, torch.Tensor], list[tuple[str, str]]]:
-    """(tensors, other values as text) of the arguments of an operation."""
-    tensors: dict[str, torch.Tensor] = {}
-    plain: list[tuple[str, str]] = []
-    for name, value in named.items():
-        if type(value) in _SCALARS:
-            plain.append((name, repr(value)))
-            continue
-        if is_plain(value) and name not in tensors:  # most of them
-            tensors[name] = value
-            continue
-        for label, one in leaves(name, value):
-            if is_plain(one) and label not in tensors:
-                tensors[label] = one
-            elif (text := plain_text(one)) is not None:
-                plain.append((label, text))
-            else:
-                put(tensors, label, one)
-    return tensors, plain
+leave_uncompiled(OperationMode.__torch_dispatch__)

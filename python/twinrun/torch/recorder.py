@@ -5,7 +5,7 @@ value in one batch.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -42,7 +42,8 @@ class Recorder:
     """Makes the events of an iteration, and hands them to a writer.
 
     keep: of which places the data is kept beside the digests. gradient_seen: is called at each event of a
-    backward pass. keeps_any: whether there are such places.
+    backward pass. gradient_due: whether that captures an iteration the next time. keeps_any: whether there
+    are such places. begun: whether the iteration has what comes before its first event.
     """
 
     def __init__(
@@ -52,23 +53,27 @@ class Recorder:
         generators: Generators,
         keep: KeptPlaces,
         gradient_seen: Callable[[], None],
+        gradient_due: Callable[[], bool] = bool,
     ) -> None:
         self._writer, self._position, self._generators, self._keep = writer, position, generators, keep
         self.keeps_any = bool(keep)
-        self.gradient_seen = gradient_seen
-        self._begun = False
+        # Adds an event that was made before, with other tensors. No data is kept of it.
+        self.see_again = writer.see_again
+        self.gradient_seen, self.gradient_due = gradient_seen, gradient_due
+        self.begun = False
         # By name and text. Of this trace alone: while events are encoded, their values change.
         self._settings: dict[tuple[str, str, bool], Traced] = {}
         self._lines: dict[tuple[str, str, str, bool], str] = {}
+        self._strides: dict[tuple[str, tuple[int, ...], tuple[int, ...], bool], str] = {}
 
     def begin_iteration(self) -> None:
         """The next event is the first of an iteration."""
-        self._begun = False
+        self.begun = False
 
     def ensure_begun(self) -> None:
         """Writes what comes before the first event of an iteration."""
-        if not self._begun:
-            self._begun = True
+        if not self.begun:
+            self.begun = True
             self._generators.begin_iteration()
 
     def event(
@@ -82,7 +87,7 @@ class Recorder:
         enclosing: int | None = None,
     ) -> Event:
         """Adds an event at this place of the training. microbatch, enclosing: None for those under way."""
-        if not self._begun:
+        if not self.begun:
             self.ensure_begun()
         if phase == "backward":
             self.gradient_seen()
@@ -91,6 +96,15 @@ class Recorder:
         within = position.enclosing(call) if enclosing is None else enclosing
         values = self._writer.new_values()
         return self.add(Event(phase, number, module, kind, operation, call, within, values, ""))
+
+    def is_light(self, gradients: Iterable[Any]) -> bool:
+        """Whether `Guard.light` can see gradients: nothing is to be written before, and none has parts."""
+        if not self.begun or self.keeps_any or self.gradient_due():
+            return False
+        for one in gradients:  # a generator takes longer
+            if one is not None and not is_plain(one):
+                return False
+        return True
 
     def new_values(self) -> list[Traced]:
         """An empty list for the values of an event that is made elsewhere."""
@@ -179,6 +193,20 @@ class Recorder:
         """Adds tensors to the event of an operation."""
         self._note_operands(event, tensors, out)
         self._writer.see(event, tensors, out=out, role="value", keep=self._keeper(event))
+
+    def short_setting(self, name: str, text: str, *, out: bool = False) -> Traced | None:
+        """A value of Python for several events, as text; None for a long one."""
+        return self._setting(name, text, out) if len(text) <= _SHORT else None
+
+    def strides(self, name: str, t: torch.Tensor, out: bool) -> str:
+        """The line about the strides of a plain tensor that is not row-major."""
+        key = name, t.stride(), t.shape, out
+        known = self._strides.get(key)
+        if known is None:
+            if len(self._strides) >= _MOST_SETTINGS:
+                self._strides.clear()
+            known = self._strides[key] = self._line(name, STRIDES, strides_of(t), out)
+        return known
 
     def see_both(
         self, event: Event, taken: Mapping[str, torch.Tensor], given: Mapping[str, torch.Tensor]

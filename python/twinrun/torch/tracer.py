@@ -84,9 +84,15 @@ class Trace:
         writer = EventWriter(run.path, run.keeps_data, settings.keep)
         self._iterations = Iterations(run, writer, position, self._divergence)
         guard = self._guard = Guard(position, self._iterations, self._handles, self.problems, settings.raises)
+        writer.within = guard.unseen
         generators = Generators(settings.rng, writer)
         recorder = self._recorder = Recorder(
-            writer, position, generators, self._kept, self._iterations.gradient_seen
+            writer,
+            position,
+            generators,
+            self._kept,
+            self._iterations.gradient_seen,
+            self._iterations.gradient_due,
         )
         owners: Owners = {}
         watched: list[Watched] = []

@@ -77,19 +77,19 @@ def _elements(t: torch.Tensor) -> int:
 
 class UnwrittenMemory:
     """Which elements of fresh memory were written since. It knows what operations write; what else writes
-    (NumPy, kernels of one's own) is not seen.
+    (NumPy, kernels of one's own) is not seen. rooms: the storages that hold others, by their numbers.
     """
 
     def __init__(self) -> None:
-        self._rooms: dict[int, _Room] = {}
+        self.rooms: dict[int, _Room] = {}
         self._purge_at = _FEW
 
     def __len__(self) -> int:
-        return len(self._rooms)
+        return len(self.rooms)
 
     def forget(self) -> None:
         """From now on all memory counts as written: operations were not seen."""
-        self._rooms.clear()
+        self.rooms.clear()
 
     def allocated(self, t: torch.Tensor, before: int = 0) -> None:
         """Memory is new, but for the first `before` elements."""
@@ -99,7 +99,7 @@ class UnwrittenMemory:
         written = None
         if before:
             written = torch.zeros(_elements(t), dtype=torch.bool)
-            old = self._rooms.get(key)
+            old = self.rooms.get(key)
             if old is None:
                 written[:before] = True
             elif old.written is not None and old.size == t.element_size():
@@ -107,18 +107,18 @@ class UnwrittenMemory:
         self._put(key, _Room(t, written))
 
     def _put(self, key: int, room: _Room) -> None:
-        if len(self._rooms) >= self._purge_at:
-            self._rooms = {k: r for k, r in self._rooms.items() if not r.alive.expired()}
-            self._purge_at = max(_FEW, 2 * len(self._rooms))
-        self._rooms[key] = room
+        if len(self.rooms) >= self._purge_at:
+            self.rooms = {k: r for k, r in self.rooms.items() if not r.alive.expired()}
+            self._purge_at = max(_FEW, 2 * len(self.rooms))
+        self.rooms[key] = room
 
     def _place(self, t: torch.Tensor) -> tuple[int, _Room] | None:
-        key = _key(t) if self._rooms else None
-        room = None if key is None else self._rooms.get(key)
+        key = _key(t) if self.rooms else None
+        room = None if key is None else self.rooms.get(key)
         if key is None or room is None:
             return None
         if room.written is not None and room.written.numel() != t.untyped_storage().nbytes() // room.size:
-            del self._rooms[key]  # it was resized, and nobody said what was written since
+            del self.rooms[key]  # it was resized, and nobody said what was written since
             return None
         return key, room
 
@@ -141,20 +141,20 @@ class UnwrittenMemory:
         if place is None:
             if mask is not None and not bool(mask.all()) and (key := _key(t)) is not None:
                 self._put(key, _Room(t, torch.ones(_elements(t), dtype=torch.bool)))
-                self._mark(t, self._rooms[key], mask)
+                self._mark(t, self.rooms[key], mask)
             return
         key, room = place
         if room.size != t.element_size():
-            del self._rooms[key]
+            del self.rooms[key]
             return
         if mask is None and t.is_contiguous() and t.numel() == _elements(t):
-            del self._rooms[key]
+            del self.rooms[key]
             return
         if room.written is None:
             room.written = torch.zeros(_elements(t), dtype=torch.bool)
         self._mark(t, room, mask)
         if bool(room.written.all()):
-            del self._rooms[key]
+            del self.rooms[key]
 
     @staticmethod
     def _mark(t: torch.Tensor, room: _Room, mask: _Mask) -> None:

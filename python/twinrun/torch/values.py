@@ -18,8 +18,8 @@ from ..runs.digest import digest_of_text
 from ..runs.structure import CLASS, GRAD, SAME, STRIDES, Fact, canonical, more_attributes, texts_of
 
 __all__ = [
-    "Leaf", "digest_of_text", "facts_of_parts", "is_plain", "leaves", "local_tensors", "memory_of",
-    "plain_text", "put", "same_tensors", "strides_of", "tensors_among", "tensors_of",
+    "Leaf", "digest_of_text", "facts_of_parts", "gradient_leaves", "is_plain", "leaves", "local_tensors", "memory_of",
+    "memory_of_plain", "plain_text", "put", "same_tensors", "strides_of", "tensors_among", "tensors_of",
 ]  # fmt: skip
 
 # In a PyTorch without collectives nothing is one.
@@ -99,6 +99,11 @@ def leaves(
     return found
 
 
+def gradient_leaves(gradients: Iterable[torch.Tensor | None]) -> list[Leaf]:
+    """The same of the gradients that a node of the graph takes or gives: each is a tensor or None."""
+    return [(f"grad.{number}", one) for number, one in enumerate(gradients)]
+
+
 def _tensor_of(array: np.ndarray) -> torch.Tensor | None:
     """The values of an array of NumPy; None where PyTorch has no such type."""
     try:
@@ -171,7 +176,15 @@ def is_plain(t: Any) -> bool:
 
 def memory_of(t: torch.Tensor) -> int:
     """Where the memory begins that a tensor shares with its views; 0 for none."""
-    return t.untyped_storage().data_ptr() if is_plain(t) else 0
+    return memory_of_plain(t) if is_plain(t) else 0
+
+
+def memory_of_plain(t: torch.Tensor) -> int:
+    """The same of a plain tensor."""
+    at, offset = t.data_ptr(), t.storage_offset()
+    if not at:  # it has no elements, though its storage may have some
+        return t.untyped_storage().data_ptr()
+    return at - offset * t.element_size() if offset else at
 
 
 def local_tensors(name: str, t: torch.Tensor) -> list[tuple[str, torch.Tensor]]:

@@ -1,0 +1,305 @@
+"""Traces of operations find out once what there is to do for operations of certain types. What is recorded is
+the same as where each of them is the first of its kind, and as without what is kept between modules.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import weakref
+
+import pytest
+
+torch = pytest.importorskip("torch", minversion="2.4", reason="needs PyTorch 2.4: make test-torch")
+
+from torch import nn  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from tracer_checks import events_of  # noqa: E402
+
+from twinrun.runs.events import Event  # noqa: E402
+from twinrun.torch import trace  # noqa: E402
+from twinrun.torch.node_gradients import NodeGradients  # noqa: E402
+from twinrun.torch.operands import flat  # noqa: E402
+
+
+class Does(nn.Module):
+    """A module that does what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(-1, 1, 16).reshape(4, 4))
+
+    def forward(self, what) -> torch.Tensor:
+        return what(self.weight)
+
+
+def traced(path, whats, **options) -> list[list[Event]]:
+    """The events of each step; a step does one of `whats`."""
+    model = Does()
+    with trace(model, path, level="ops", on_error="raise", **options) as under_way:
+        for what in whats:
+            model.zero_grad()
+            result = model(what)
+            if result is not None and result.requires_grad:
+                (torch.view_as_real(result) if result.is_complex() else result).sum().backward()
+            under_way.step()
+    return [events_of(path, n) for n in range(len(whats))]
+
+
+def fixed(shape: tuple[int, ...], *, turned: bool = False, dtype=torch.float32) -> torch.Tensor:
+    values = torch.arange(float(torch.Size(shape).numel())).reshape(shape).to(dtype)
+    return values.t().contiguous().t() if turned else values
+
+
+# Operations whose types, or whose values, differ in all that a record says.
+ADDITIONS = [
+    lambda w, a=a, b=b, needs=needs: torch.mul(w if needs else w.detach(), fixed((4, 4), turned=b, dtype=a))
+    for a, b, needs in itertools.product(
+        (torch.float32, torch.float64, torch.int32, torch.bool, torch.complex64), (False, True), (False, True)
+    )
+]
+NUMBERS = [lambda w, n=n: torch.mul(w, n) for n in (0.0, -0.0, 1, 1.0, True, float("nan"), 2, 2.5, 1j)]
+SHAPES = [
+    lambda w: torch.mul(w, fixed((4, 1))),
+    lambda w: torch.mul(w, fixed((1, 4))),
+    lambda w: torch.mul(w, fixed((0, 4, 4))),
+    lambda w: torch.mul(w, fixed((2, 4, 4))),
+    lambda w: torch.mul(w.t(), w),
+    lambda w: torch.mul(w, w),
+]
+LISTS = [
+    lambda w: torch.cat([w, w]),
+    lambda w: torch.cat([w, w, w], 1),
+    lambda w: torch.cat([w, w.t()]),
+    lambda w: torch.stack((w, w), 1),
+    lambda w: torch.sum(w, [0]),
+    lambda w: torch.sum(w, [0, 1]),
+    lambda w: torch.sum(w, (1,), keepdim=True),
+    lambda w: torch.sum(w, 1, dtype=torch.float64),
+    lambda w: torch.clamp(w, min=0.5),
+    lambda w: torch.clamp(w, max=0.5),
+    lambda w: torch.clamp(w, 0, 0.5),
+    lambda w: torch.max(w, 0)[0],
+    lambda w: torch.max(w, 1)[0],
+    lambda w: torch.sum(w.detach().double().expand(3, 4, 4), list(range(3))),
+]
+# Values elsewhere, which the type of a tensor does not tell, and those that have no digest.
+OTHERS = [
+    lambda w: torch.mul(w, w),
+    lambda w: torch.mul(torch.ones(4, device="meta"), 2) and None,
+    lambda w: torch.mul(w.detach().to_sparse(), 2).to_dense(),
+    lambda w: torch.mul(w, 2),
+    lambda w: torch.nested.nested_tensor([w.detach()[:2], w.detach()]).mul(2.0).to_padded_tensor(0.0),
+    lambda w: torch.func.vmap(lambda row: torch.mul(row, row).sum())(w),
+    lambda w: torch.func.grad(lambda v: torch.mul(v, v).sum())(w.detach()),
+    lambda w: torch.mul(w._neg_view(), w),
+    lambda w: torch.relu(torch.quantize_per_tensor(w.detach(), 0.1, 0, torch.qint8)).dequantize(),
+    lambda w: torch.relu(w),
+    lambda w: torch.mul(torch.view_as_complex(w.reshape(4, 2, 2)).conj(), 2).real,
+    lambda w: torch.mul(w, w),
+]
+
+
+def is_not_refused(what) -> bool:
+    try:
+        what(torch.ones(4, 4).requires_grad_())
+    except (RuntimeError, TypeError, NotImplementedError, AttributeError):
+        return False
+    return True
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["ADDITIONS", "NUMBERS", "SHAPES", "LISTS", "OTHERS"])
+def test_an_operation_is_recorded_as_if_none_had_run_before(tmp_path, name: str) -> None:
+    whats = [what for what in globals()[name] if name != "OTHERS" or is_not_refused(what)]
+    # Each of them three times, so that events are used again, and next to each other one.
+    order = [*whats, *reversed(whats), *whats, *(one for what in whats for one in (what, what, what))]
+    alone = {what: traced(tmp_path / str(n), [what])[0] for n, what in enumerate(whats)}
+    assert len({str(events) for events in alone.values()}) > len(whats) / 2  # they do differ
+    for what, events in zip(order, traced(tmp_path / "all", order), strict=True):
+        assert events == alone[what]
+
+
+def test_the_types_of_values_are_told_apart() -> None:
+    t, p = torch.ones(2), nn.Parameter(torch.ones(2))
+    calls = [
+        ((t, 1), {}, t),
+        ((t, 1.0), {}, t),
+        ((t, True), {}, t),
+        ((t,), {"other": 1}, t),
+        ((t,), {"alpha": 1}, t),
+        ((p, 1), {}, t),
+        ((t, [1]), {}, t),
+        ((t, (1,)), {}, t),
+        ((t, [1, 1]), {}, t),
+        ((t, [t]), {}, t),
+        ((t, None), {}, t),
+        ((t, 1), {}, (t,)),
+        ((t, 1), {}, [t]),
+        ((t, 1), {}, (t, None)),
+        ((t, 1), {}, None),
+    ]
+    assert len({flat(*call)[0] for call in calls}) == len(calls)
+
+
+def test_other_operations_may_come_between(tmp_path) -> None:
+    """Events of one step are not those of another one that is not written yet."""
+    model = Does()
+    seen = []
+    for many in (False, True):
+        with trace(model, tmp_path / str(many), level="ops") as under_way:
+            for n in range(6):
+                for _ in range(1 + n % 3 if many else 1):
+                    model(lambda w, n=n: w * n).sum().backward()
+                under_way.step()
+        seen.append([events_of(tmp_path / str(many), n) for n in range(6)])
+    for n in (0, 3):  # steps with one run of the model
+        first = [e for e in seen[0][n] if e.phase == "forward"]
+        assert first == [e for e in seen[1][n] if e.phase == "forward"] and len(first) > 2
+
+
+class Two(nn.Module):
+    """Two outputs, one of which nothing else may use, and a value on the side."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        self.side = self.b(x * 2).relu()
+        made = self.a(x).tanh()
+        return made * 2, self.side * made
+
+
+class Many(nn.Module):
+    """Modules that give what they take, what another one gave, or several values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.two, self.same = Two(), nn.Sequential(nn.Identity(), nn.Identity())
+        self.deep = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.Identity()), nn.Sequential(nn.Tanh()))
+        self.last = nn.Linear(4, 4)
+
+    def forward(self, x, trace_of) -> torch.Tensor:
+        x = self.same(x * 1.5)
+        one, _other = self.two(x)
+        kept = self.same(one + 1)
+        trace_of.record("kept", kept * 3)
+        y = self.deep(kept) + self.two.side.exp()
+        z = self.deep[0](y.sin()).cos()
+        z[:, 0].mul_(2)
+        return self.last(z) + x
+
+
+class Forgetful(dict):
+    """Keeps nothing."""
+
+    def __setitem__(self, key: object, value: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("needs", [False, True])
+def test_modules_within_modules_need_no_second_look(tmp_path, monkeypatch, needs: bool) -> None:
+    def run(path):
+        torch.manual_seed(3)
+        model = Many()
+        with trace(model, path, level="ops", on_error="raise") as under_way:
+            for _ in range(3):
+                x = torch.randn(3, 4, requires_grad=needs)
+                loss = model(x, under_way).square().sum() + model.two.side.sum()
+                under_way.record("loss", loss)
+                loss.backward()
+                under_way.step()
+        return [events_of(path, n) for n in range(3)]
+
+    kept = run(tmp_path / "a")
+    init = NodeGradients.__init__
+
+    def forgetful(self, *given):
+        init(self, *given)
+        self._beyond = Forgetful()
+
+    monkeypatch.setattr(NodeGradients, "__init__", forgetful)
+    assert kept == run(tmp_path / "b")
+
+
+def test_no_node_is_kept_after_the_model_ran(tmp_path) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    with trace(model, tmp_path / "a", level="ops") as under_way:
+        result = model(torch.ones(2, 4))
+        loss = result.exp().sum()
+        under_way.record("loss", loss)
+        mark = Does()
+        result.grad_fn.metadata["mark"], alive = mark, weakref.ref(mark)
+        del result, loss, mark
+        gc.collect()
+        assert alive() is None
+
+
+class Watching(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+class Turned(torch.autograd.Function):
+    """Gives gradients that are not row-major: twinrun makes them so before it digests them, by operations."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return (gradient * 2).t().contiguous().t()
+
+
+@pytest.mark.parametrize("level", ["ops", "modules"])
+def test_no_other_mode_sees_what_digests_need(tmp_path, level: str) -> None:
+    def run(model) -> list[str]:
+        model.zero_grad()
+        with Watching() as mode:
+            for _ in range(2):
+                Turned.apply(model(Turned.apply(torch.ones(4, 4, requires_grad=True)).t())).sum().backward()
+        return mode.seen
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    model[0].weight.register_hook(lambda g: g.t().contiguous().t())
+    usual = run(model)
+    with trace(model, tmp_path / "a", level=level, on_error="raise") as under_way:
+        for _ in range(3):
+            assert run(model) == usual
+            under_way.step()
+    turned = [v for e in events_of(tmp_path / "a", 2) if "\tstrides\t" in e.structure for v in e.values]
+    assert turned
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_mode_is_not_compiled_where_compiled_code_calls_it(tmp_path) -> None:
+    torch._dynamo.reset()
+    seen: list[str] = []
+
+    def hook(code, _new) -> None:
+        seen.append(code.co_name)
+
+    @torch._dynamo.disable(recursive=False)
+    def eager(x: torch.Tensor) -> torch.Tensor:
+        return x.mul(2)  # runs outside of what is compiled, while frames are looked at
+
+    def shown(x: torch.Tensor) -> torch.Tensor:
+        return eager(x + 1) + 0
+
+    handle = torch._dynamo.convert_frame.register_bytecode_hook(hook)
+    try:
+        with trace(nn.Linear(2, 2), tmp_path / "a", level="ops", on_error="raise") as under_way:
+            for _ in range(2):
+                assert torch.compile(shown, backend="eager")(torch.ones(2)).tolist() == [4, 4]
+                under_way.step()
+    finally:
+        handle.remove()
+    assert "shown" in seen
+    assert not {name for name in seen if "torch_dispatch" in name or name == "records"}
