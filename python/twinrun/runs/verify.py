@@ -290,6 +290,7 @@ def unnamed_steps(path: str, history: _core.History) -> Unnamed:
         if not step.lost
     ]
     folders = {step.folder for step in steps if not step.lost}
+    said = {step.folder for step in steps}
     if history.record is not None:
         packed = _packed_unnamed(path, history)
         notes += [
@@ -297,10 +298,12 @@ def unnamed_steps(path: str, history: _core.History) -> Unnamed:
             for folder in packed
         ]
         folders.update(folder for folder, whole in packed.items() if whole)
+        said |= set(packed)
     notes += [
         f"{os.path.join(path, folder)}: not checked: no journal names it, and it has no mark of this history: its line was "
         "cut, and a copy left hidden files out, or another program made it"
         for folder in _unmarked(path, history)
+        if folder not in said
     ]
     attempts: dict[str, int] = {}
     for step in history.steps:
@@ -322,7 +325,10 @@ def _unmarked(path: str, history: _core.History) -> list[str]:
     for entry in os.scandir(path):
         if entry.name in named or not _STEP.fullmatch(entry.name) or not entry.is_dir(follow_symlinks=False):
             continue
-        names = os.listdir(entry.path)
+        try:
+            names = os.listdir(entry.path)
+        except FileNotFoundError:  # the run removed the step just now
+            continue
         if any(map(_OF_A_RANK.fullmatch, names)) and not any(map(STEP_MARK.fullmatch, names)):
             found.append(entry.name)
     return sorted(found)
