@@ -7,7 +7,8 @@ import pytest
 from commands import command
 
 import twinrun
-from twinrun import _core
+from twinrun import _core, golden
+from twinrun.golden import fields as golden_fields
 from twinrun.runs.index import build, field_plan
 from twinrun.runs.opening import open_subject
 
@@ -80,3 +81,19 @@ def test_digests_of_earlier_versions(tmp_path: Path, kind: str) -> None:
     assert twinrun.index(a)[0].fresh and not twinrun.index(a)[0].fresh
     assert twinrun.compare(a, b).fields[0].method == "staged"
     assert twinrun.compare(a, c).verdict == "different"
+
+
+def test_golden_files_of_earlier_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = {kind: values(kind) for kind in KINDS}
+    with monkeypatch.context() as patched:
+        patched.setattr(golden_fields, "field_plan", lambda *a, **k: field_plan(*a, **{**k, "tokens": True}))
+        golden.save(x, tmp_path / "before", keep_values=0)
+    (file,) = (tmp_path / "before").glob("*.twm")
+    assert {f.cells for f in _core.Metadata(str(file)).fields} == {"tokens"}
+    assert golden.check(tmp_path / "before", x).verdict == "same"
+    for kind in KINDS:
+        other = {**x, kind: x[kind] + 1}
+        found = golden.check(tmp_path / "before", other)
+        assert found.verdict == "different" and [f.field for f in found.fields if f.verdict != "same"] == [
+            kind
+        ]
