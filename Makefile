@@ -72,7 +72,7 @@ build: setup
 # pytest comes last in every case (make -j too), so that its summary is the last line.
 # Meanwhile pytest collects, so that its processes need not all rewrite the asserts of the same modules: jobs of MPI leave a core idle.
 test: COLLECT = $(PYTHON_VENV) -m pytest $(PLUGINS) --collect-only -q
-test: test-cpp layers ## Run all tests: C++, saved fuzz inputs, what may include what, Python
+test: layers test-cpp ## Run all tests: C++, saved fuzz inputs, what may include what, Python
 	@$(PYTEST) $(PYTEST_ARGS)
 
 test-cpp: build

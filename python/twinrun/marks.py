@@ -11,6 +11,7 @@ __all__ = [
     "METADATA_MAGIC",
     "METADATA_SUFFIX",
     "NOISE",
+    "STEP_FOLDER",
     "STEP_MARK",
     "STUDY_FILES",
     "STUDY_FOLDERS",
@@ -25,6 +26,7 @@ METADATA_MAGIC = b"\x89TWM\r\n\x1a\n"  # spec/metadata.md
 METADATA_SUFFIX = ".twm"
 VALUES_MAGIC = b"\x89TWV\r\n\x1a\n"  # spec/values.md
 TRACE_EVENTS = "trace.events"  # a field of a step that is part of a trace: spec/trace.md
+STEP_FOLDER = re.compile(r"step-(-?\d{10,})(?:\.(\d+))?")  # of a history: step, attempt
 STEP_MARK = re.compile(r"\.twinrun-[0-9a-f]{32}")  # a file that says whose a step's folder is
 
 # Files of a study's folder: names, and keys that every line of them has. Files of other programs do

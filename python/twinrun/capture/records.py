@@ -12,8 +12,8 @@ from .. import _core
 from ..arguments import MEMORY, any_path, check_settings, own_folder, own_source
 from ..errors import DamagedFile, FormatError, MissingFile, TwinrunError
 from ..formats.folder import is_history
-from ..runs.histories import unnamed_of
-from ..runs.verify import damage_of_step, damaged_metadata, error_of_unnamed
+from ..runs.unnamed import error_of_unnamed, unnamed_of
+from ..runs.verify import damage_of_step, damaged_metadata
 from .record_options import RecordOptions
 from .taken import in_words
 from .tree import Tree, steps_of

@@ -75,7 +75,7 @@ def _flush(path: str, to: str, history_id: str) -> bool:
     for step in flushed.lost:
         said = one_line(f"{path}: step {step.step} could not be brought over: {step.reason}")
         print(f"twinrun: {said}", file=sys.stderr)
-    from ..runs.histories import unnamed_of
+    from ..runs.unnamed import unnamed_of
 
     unnamed = unnamed_of(path, facts)
     if unnamed is not None:

@@ -89,7 +89,8 @@ def _listing(run: str, path: str, history: _core.History) -> Iterator[Line | Gri
     if history.torn:
         text = "note: the last step was being committed when the run ended; it is not part of the history"
         yield Line(text, wraps=True)
-    from ..runs.histories import incomplete_note, others_note, unnamed_of
+    from ..runs.histories import incomplete_note, others_note
+    from ..runs.unnamed import unnamed_of
 
     steps = history.steps
     if history.incomplete:

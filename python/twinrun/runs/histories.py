@@ -14,6 +14,7 @@ from ..formats.files import reading
 from .fields import FieldRef, refs_of_metadata
 from .metadata import check_content, check_current
 from .subject import Listed, ListedPlaces, Opened, Place, Subject
+from .unnamed import unnamed_of
 
 __all__ = ["HistorySubject", "Journals", "incomplete_note", "others_note"]
 
@@ -88,20 +89,6 @@ class Journals:
                 {(s.step, r.rank): (s.folder, r) for s in steps for r in s.ranks},
             )
         return self._read[1]
-
-
-def unnamed_of(path: str, history: _core.History, label: str | None = None) -> TwinrunError | None:
-    """What to say of whole steps in a history's folder that no journal names; None where there are none.
-
-    label: of the history, where `path` is a copy.
-    """
-    named = {step.folder for step in history.steps}
-    with os.scandir(path) as entries:
-        if not any(e.name.startswith("step-") and e.name not in named for e in entries):
-            return None  # the usual case: nothing is opened
-    from .verify import error_of_unnamed  # which uses this module
-
-    return error_of_unnamed(path, history, "left out", "bring the journal back from a copy", label)
 
 
 class HistorySubject(Subject):
