@@ -139,7 +139,7 @@ module twinrun
     integer(int64) :: elements = 0
     integer(int64) :: different = 0
     integer(int64) :: infinite = 0
-    integer(int64), allocatable :: first_index(:)  ! from 1, as Fortran counts; not allocated: nothing differs
+    integer(int64), allocatable :: first_index(:)  ! from 1, as Fortran counts; not allocated: none is known
     real(real64) :: first_a = 0                    ! rounded for integers of 64 bits
     real(real64) :: first_b = 0
     real(real64) :: first_abs_diff = 0
@@ -149,6 +149,10 @@ module twinrun
     real(real64) :: rms_diff = 0
     integer(int64) :: elements_read = 0
     character(:), allocatable :: method
+    ! .false.: exact digests differ, and the data is not at hand. Then `different` counts one element of each chunk
+    ! that differs; the first of these chunks reaches from one index to the other, both within.
+    logical :: different_is_exact = .true.
+    integer(int64), allocatable :: first_chunk_begin(:), first_chunk_end(:)
   end type
 
   ! An array in memory to compare: dense, in column-major order.
@@ -313,6 +317,9 @@ module twinrun
     type(c_ptr) :: method
     type(c_ptr) :: reason
     type(c_ptr) :: kind
+    integer(c_int) :: different_is_exact
+    type(c_ptr) :: first_chunk_begin
+    type(c_ptr) :: first_chunk_end
   end type
   type, bind(c) :: c_report  ! twr_report
     integer(c_size_t) :: size
@@ -1082,6 +1089,11 @@ contains
       field%rms_diff = facts%rms_diff
       field%elements_read = facts%elements_read
       field%method = text_at(facts%method)
+      field%different_is_exact = facts%different_is_exact /= 0
+      if (.not. field%different_is_exact) then
+        field%first_chunk_begin = numbers_at(facts%first_chunk_begin, facts%index_length) + 1
+        field%first_chunk_end = numbers_at(facts%first_chunk_end, facts%index_length) + 1
+      end if
     end if
     if (status /= twr_ok .and. present(errmsg)) errmsg = message_of(status)
     call finish(status, stat)

@@ -192,7 +192,8 @@ typedef struct twr_field_report {
      * number, or an infinity against anything else. */
     uint64_t different;
     uint64_t infinite;
-    /* The first element that differs, row by row however it is stored. NULL: nothing differs. */
+    /* The first element that differs, row by row however it is stored. NULL: nothing differs, or
+     * `different_is_exact` is 0. */
     const uint64_t* first_index;
     twr_value first_a;
     twr_value first_b;
@@ -222,6 +223,13 @@ typedef struct twr_field_report {
     const char* reason;
     /* What elements are that are not numbers; NULL: numbers. Then distances mean nothing. */
     const char* kind;
+    /* 0: exact digests differ, and the data is not at hand. `different` then counts one element of
+     * each chunk that differs, so that more may; no element is known (first_index is NULL). The
+     * first of these chunks reaches from first_chunk_begin to first_chunk_end, both within, in the
+     * order in which elements are stored. Else 1, and NULL. */
+    int different_is_exact;
+    const uint64_t* first_chunk_begin;
+    const uint64_t* first_chunk_end;
 } twr_field_report;
 
 /* Of entry `number`, from 0.

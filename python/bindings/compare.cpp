@@ -157,7 +157,10 @@ void define_what_was_found(nb::class_<PyFieldResult>& result) {
     add("device_seconds", [](const R& r) { return r.device_seconds; });
     add("scalars", [](const R& r) { return r.scalars; });
     add("chunks", [](const R& r) { return r.chunks; });
-    add("different", [](const R& r) { return r.read.different; });
+    add("different", [](const R& r) { return r.different(); });
+    add("unread_different", [](const R& r) { return r.unread_different; });
+    add("unread_begin", [](const R& r) { return index_or_none(r.unread_begin); });
+    add("unread_end", [](const R& r) { return index_or_none(r.unread_end); });
     add("infinite", [](const R& r) { return r.read.infinite; });
     add("scalars_read", [](const R& r) { return r.read.scalars; });
     add("first", [](const R& r) { return index_or_none(r.read.first); });
@@ -206,6 +209,7 @@ void define_uses_of_results(nb::class_<PyFieldResult>& result) {
         .def(
             "sum_squares_of_all",
             [](const PyFieldResult& self, const Tolerance& tolerance) {
+                if (self.result.unread_different != 0) return std::numeric_limits<double>::quiet_NaN();
                 return sum_squares_of_all(self.result.read.sum_squares, self.result.proven, tolerance);
             },
             "tolerance"_a,

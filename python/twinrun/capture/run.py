@@ -117,8 +117,8 @@ class Run:
     digest : {'linear', 'published'}
         The kind of digest. 'published' is the method of the paper (see Notes).
     keep_data : bool, default True
-        False keeps digests only: 0.4 to 13% of the bytes. They say whether and where runs differ, and not by
-        how much.
+        False keeps digests only: 0.4 to 13% of the bytes. Exact ones say whether runs differ, and in which
+        chunks. Those for a tolerance prove that runs agree, and leave open what they cannot prove.
     existing : {'refuse', 'append', 'replace'}
         What happens where the folder holds a history: an error, more steps with the same settings, or a new
         history in its place.

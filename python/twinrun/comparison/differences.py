@@ -119,6 +119,13 @@ def differences(
     fields = [f for f in comparison.fields if not f.same and (wanted is None or wanted(f))]
     if not fields:
         return
+    for f in fields:
+        if not f.different_is_exact:
+            raise Incomparable(
+                f"{place_text((f.step, f.rank))}: field {f.field!r}: digests say that elements differ, and not which",
+                where=comparison.b,
+                fix="keep the data of both runs",
+            )
     again = comparison._again
     if again is None:
         raise Gone("this comparison does not say what it was made of", fix="compare again")

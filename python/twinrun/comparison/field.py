@@ -61,7 +61,7 @@ class FieldComparison:
     bytes : int
         Bytes of the field in one run.
     different : int
-        Scalars with |a - b| > atol + rtol |a|.
+        Scalars with |a - b| > atol + rtol |a|. Where `different_is_exact` is False, at least so many.
     infinite : int
         Scalars whose difference counts as infinite: a NaN against a number, an infinity against anything
         else, or two numbers whose distance no float64 holds (1e308 and -1e308).
@@ -146,6 +146,12 @@ class FieldComparison:
     types : tuple of str or None
         The types of the field in both runs, where they differ and values were compared. `dtype` and `bytes`
         are then those of the numbers that were compared.
+    different_is_exact : bool
+        False: exact digests differ, and the data is not at hand. `different` then counts the chunks whose
+        digests differ: at least one element of each does. Which ones, and by how much, is not known.
+    first_chunk : (tuple of int, tuple of int) or None
+        Then the first and the last index of the first of these chunks, in the order in which elements are
+        stored.
     same : bool
         True where no element differs; `bool(field)` gives it.
     """
@@ -205,6 +211,8 @@ class FieldComparison:
     global_shape: tuple[int, ...] | None = None
     global_offset: tuple[int, ...] | None = None
     first_ranks: tuple[int, int] | None = None
+    different_is_exact: bool = True
+    first_chunk: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     _unit: str | None = dataclasses.field(default=None, repr=False, compare=False)  # of dates and time spans
 
     @property
@@ -242,13 +250,13 @@ class FieldComparison:
         return tuple(i + o for i, o in zip(index, offset, strict=False))
 
     def place(self) -> str:
-        """Where the field first differs, as text: 'step 500, rank 0, x[1234, 2]'.
+        """Where the field first differs, as text: 'step 500, rank 0, x[1234, 2]', 'x[0] to [1023]'.
 
         Returns
         -------
         str
-            The place of the first difference, or of the field where nothing differs. Indices are those of the
-            global array where the field is a part of one.
+            The place of the first difference, or of the field where nothing differs. It is that of a chunk
+            where no data is at hand. Indices are those of the global array where the field is a part of one.
         """
         return self._place(True)
 
@@ -263,7 +271,14 @@ class FieldComparison:
         if self.first_ranks is not None and self.first_index:
             a, b = self.first_ranks
             index += f" (rank {a})" if a == b else f" (rank {a} of the first run, {b} of the second)"
+        if self.first_chunk is not None:
+            first, last = (f"[{', '.join(map(str, self.global_index(i) or ()))}]" for i in self.first_chunk)
+            index = "" if first == "[]" else first if first == last else f"{first} to {last}"
         return ", ".join([*parts, self.field + index])
+
+    def _counted(self, sign: str = "≥ ") -> str:
+        """How many elements differ: '3', '≥ 3' where there may be more."""
+        return ("" if self.different_is_exact else sign) + f"{self.different:,}"
 
 
 class FieldGroup:
@@ -430,6 +445,7 @@ def facts_of(
     index = lambda scalar: None if scalar is None else a.index(scalar)  # noqa: E731
     first = found.first
     first_a, first_b = found.first_values
+    chunk = None if r.unread_begin is None or r.unread_end is None else (r.unread_begin, r.unread_end)
     made = FieldComparison(
         step=place[0],
         rank=place[1],
@@ -477,6 +493,8 @@ def facts_of(
         ulps=decision.ulps,
         period=decision.period,
         kind=a.kind,
+        different_is_exact=not r.unread_different,
+        first_chunk=None if chunk is None else (a.index(chunk[0]), a.index(chunk[1] - 1)),
         _unit=a.unit,
     )
     if a.kind is not None:

@@ -44,10 +44,10 @@ def comparison_html(c: Comparison) -> str:
             "" if f.step is None else f.step,
             f.rank,
             f.field,
-            f"{f.different:,}",
+            f._counted(),
             f"{f.elements:,}",
             "" if f.kind is not None else ("≤ " if f.max_abs_diff_is_bound else "") + number(f.max_abs_diff),
-            number(f.max_rel_diff) if f.different and f.kind is None else "",
+            number(f.max_rel_diff) if f.different and f.kind is None and f.different_is_exact else "",
             tolerance_text(f),
         )
         for f in shown[:_ROWS]
@@ -71,21 +71,21 @@ def field_html(f: FieldComparison) -> str:
     """The HTML of one field."""
     word = "same" if f.same else "different"
     rows: list[tuple] = [
-        ("different", f"{f.different:,} of {f.elements:,}"),
+        ("different", f"{f._counted()} of {f.elements:,}"),
         ("tolerance", tolerance_text(f)),
     ]
     if not f.same:
         rows.append(("first", f.place()))
-        if f.kind is None:
+        if f.kind is None and f.different_is_exact:
             rows += [("a", exact(f.first_a)), ("b", exact(f.first_b))]
         elif (known := first_values(f)) is not None:
             rows += [("a", known[0]), ("b", known[1])]
     if f.kind is None:
         bound = "at most " if f.max_abs_diff_is_bound else ""
-        rows += [] if f.same else [("|a − b|", number(f.first_abs_diff))]
+        rows += [] if f.same or not f.different_is_exact else [("|a − b|", number(f.first_abs_diff))]
         rows += [
             ("max |a − b|", bound + number(f.max_abs_diff)),
-            ("RMS of what differs", number(f.rms_diff)),
+            ("RMS of what differs", number(f.rms_diff if f.different_is_exact else None)),
         ]
     rows += [("type, shape", f"{f.kind or f.dtype} {list(f.shape)}"), ("method", f"{f.method} on {f.device}")]
     at = f.place() if f.same else f.field

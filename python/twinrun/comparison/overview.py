@@ -67,7 +67,8 @@ class Overview:
 
     parts: where it first differs at all, as far as is known; None: nowhere. open: the first place
     before that of which metadata leaves it open; None: there is none.
-    above: where it first differs by more than the tolerance. largest: where |a - b| is largest.
+    above: where it first differs by more than the tolerance. largest: where |a - b| is largest. exact:
+    whether `different` is a count, and not what is known at least.
     steps_above: steps where it is above the tolerance. growth: for each step the largest |a - b|
     that is known, and whether it is above the tolerance.
     """
@@ -77,6 +78,7 @@ class Overview:
     open: FieldComparison | None = None
     above: FieldComparison | None = None
     largest: FieldComparison | None = None
+    exact: bool = True
     elements: int = 0
     different: int = 0
     max_rel: float = 0.0  # of what differs
@@ -88,6 +90,7 @@ class Overview:
         """Adds the field at a step and rank; steps come in ascending order."""
         self.elements += f.elements
         self.different += f.different
+        self.exact &= f.different_is_exact
         self.steps.add(f.step)
         if f.different:
             self.max_rel = max(self.max_rel, f.max_rel_diff)

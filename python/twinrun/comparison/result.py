@@ -107,14 +107,15 @@ class Comparison:
     same : bool
         True only if the verdict is 'same'; `bool(comparison)` gives it.
     different : int
-        Elements that differ, in all fields.
+        Elements that differ, in all fields; at least so many where a field's `different_is_exact` is False.
     first : FieldComparison or None
         The field in which the runs first differ: the earliest step, then the lowest rank, then the order of
         fields. None where no field differs.
     worst : FieldComparison or None
         The field at the step and rank where |a - b| is largest. None where nothing differs.
     first_divergence : dict or None
-        step, rank, field, index, a, b and abs_diff of the first difference; with `key` also key and id.
+        step, rank, field, index, a, b and abs_diff of the first difference; with `key` also key and id; where
+        only digests are at hand also first_chunk.
     stages : dict of str to dict
         For each stage (tree, sketch, elements) the sums of chunks_in, chunks_out, bytes_read and seconds.
 
@@ -376,7 +377,7 @@ class Comparison:
 
     @property
     def different(self) -> int:
-        """Elements that differ, in all fields."""
+        """Elements that differ, in all fields. At least so many where `different_is_exact` of a field is False."""
         return sum(f.different for f in self._differing())
 
     @property
@@ -413,6 +414,7 @@ class Comparison:
             "a": f.first_a,
             "b": f.first_b,
             "abs_diff": f.first_abs_diff,
+            **({} if f.first_chunk is None else {"first_chunk": [list(i) for i in f.first_chunk]}),
         }
 
     @property

@@ -20,7 +20,7 @@ _COLUMNS = (
     "first_a", "first_b", "first_abs_diff", "max_abs_diff", "max_abs_diff_is_bound", "max_abs_diff_at_least",
     "max_abs_index", "max_abs_id", "max_rel_diff", "rms_diff", "rms_diff_all", "rms_diff_all_is_bound", "atol",
     "rtol", "ulps", "key", "ranks", "method", "bytes", "elements_read", "seconds", "device", "global_shape",
-    "global_offset",
+    "global_offset", "different_is_exact",
 )  # fmt: skip
 
 
@@ -81,7 +81,7 @@ def arrow_table(c: Comparison) -> pyarrow.Table:
             types[name] = pa.string()
         elif name.endswith(("index", "shape", "offset")):
             types[name] = pa.list_(pa.int64())
-        elif name.endswith("_is_bound"):
+        elif name.endswith(("_is_bound", "_is_exact")):
             types[name] = pa.bool_()
         elif name in ("ulps",):
             types[name] = pa.uint64()

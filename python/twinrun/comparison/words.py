@@ -82,6 +82,13 @@ def cut_where_they_differ(a: str, b: str) -> tuple[str, str]:
 
 def difference_text(f: FieldComparison, with_rank: bool) -> str:
     """'x[3]: 1 against 2, |a-b| = 1 > 1e-09 (100%)', of the first element of a field that differs."""
+    if not f.different_is_exact:
+        if f.first_chunk is not None and f.kind is not None and f.field.endswith(SUFFIX):
+            f = replace(f, first_chunk=(f.first_chunk[0][:-1], f.first_chunk[1][:-1]))
+        return (
+            f"{f._place(with_rank)}: exact digests of {f.different} of {counted(f.chunks, 'chunk')} differ; "
+            "which elements, only the data could say"
+        )
     place = f._place(with_rank)
     if f.kind is not None and f.field.endswith(SUFFIX):  # the last index is that of a digest's word
         place = replace(f, first_index=(f.first_index or ())[:-1])._place(with_rank)
@@ -134,7 +141,7 @@ def field_repr(f: FieldComparison) -> str:
     place += [f"rank {f.rank}"] if f.rank else []
     at = f" at {', '.join(place)}" if place else ""
     size = f"max |a-b| {'≤' if f.max_abs_diff_is_bound else '='} {number(f.max_abs_diff)}"
-    much = f"{f.different} of {counted(f.elements, 'element')} differ{'s' if f.different == 1 else ''}"
+    much = f"{f._counted('at least ')} of {counted(f.elements, 'element')} differ{'s' if f.different == 1 else ''}"
     lines = (
         f"<FieldComparison of {f.field}{at}",
         f"  {f.kind or f.dtype}, {much}" + ("" if f.kind is not None else f", {size}"),

@@ -215,11 +215,12 @@ def _refuse_text(path: str, offset: int, size: int) -> None:
             return
         sample = few + read_exact(file, offset + len(few), count - len(few), path, "first bytes")
     if printable(sample) and (count >= _SHORT or b"\n" in sample):
-        fix = (
-            "is the offset right?"
-            if offset
-            else "read it as a table: --format table; as numbers with printable=true"
-        )
+        if offset:
+            fix = "is the offset right?"
+        elif b"\n" in sample:  # whoever reads a table as numbers compares nonsense
+            fix = "read it as a table: --format table"
+        else:
+            fix = "if its bytes are numbers all the same: --format-option printable=true"
         raise FormatError("holds text, not binary numbers", where=path, fix=fix)
 
 

@@ -46,7 +46,8 @@ _SAVED_ROWS = 10_000  # in the file that the page holds
 _MAP_COLUMNS, _MAP_ROWS = 72, 30
 _NARROW_COLUMNS, _NARROW_NAME = 24, 18  # of a map that fits a telephone: steps, characters of a name
 _FACTS = ("step", "rank", "field", "dtype", "shape", "elements", "different", "first_index", "first_id", "first_a",
-          "first_b", "max_abs_diff", "max_abs_diff_is_bound", "max_rel_diff", "rms_diff", "atol", "rtol", "ulps")  # fmt: skip
+          "first_b", "max_abs_diff", "max_abs_diff_is_bound", "max_rel_diff", "rms_diff", "atol", "rtol", "ulps",
+          "different_is_exact", "first_chunk")  # fmt: skip
 
 
 @dataclass
@@ -55,6 +56,7 @@ class _Group:
 
     elements: int = 0
     different: int = 0
+    exact: bool = True  # `different` is a count, and not what is known at least
     count: int = 0
     largest: float | None = 0.0
     bound: bool = False
@@ -66,6 +68,7 @@ class _Group:
         self.count += 1
         self.elements += f.elements
         self.different += f.different
+        self.exact &= f.different_is_exact
         if f.kind is not None and f.max_abs_diff is None:
             pass  # not numbers: there is no |a-b|
         elif f.max_abs_diff is None or self.largest is None:
@@ -86,6 +89,9 @@ class _Group:
     @property
     def rms(self) -> float | None:
         return None if self.squares is None or not self.elements else math.sqrt(self.squares / self.elements)
+
+    def different_text(self) -> str:
+        return ("" if self.exact else "≥ ") + f"{self.different:,}"
 
     def rms_text(self) -> str:
         return ("≤ " if self.squares_are_bounds and self.rms else "") + number(self.rms)
@@ -275,6 +281,9 @@ def _place(f: FieldComparison, with_rank: bool) -> list[tuple[str, object]]:
     pairs.append(("field", f.field))
     if f.first_id is not None:
         pairs.append(("ID", f.first_id))
+    if f.first_chunk is not None:
+        first, last = ("[" + ", ".join(map(str, f.global_index(i) or ())) + "]" for i in f.first_chunk)
+        pairs.append(("first chunk", f"{first} to {last}"))
     if f.first_index:
         pairs.append(("index", "[" + ", ".join(map(str, f.global_index(f.first_index) or ())) + "]"))
     return pairs
@@ -284,6 +293,13 @@ def _first(c: Comparison) -> list[tuple[str, object]]:
     f = c.first
     if f is None:
         return []
+    if not f.different_is_exact:
+        chunks = f"{f.different:,} of {f.chunks:,}"
+        return [
+            *_place(f, ranked(c)),
+            ("chunks that differ", chunks),
+            ("elements", "only the data could say which"),
+        ]
     values: list[tuple[str, object]] = [("first run", exact(f.first_a)), ("second run", exact(f.first_b))]
     if f.kind is not None:
         known = first_values(f)
@@ -303,8 +319,9 @@ def _overview(c: Comparison, facts: _Facts) -> list[tuple[str, object]]:
     elements = sum(f.elements for f in c.fields)
     read = _bytes_of_elements_read(c)
     share = read / c.bytes_compared if c.bytes_compared else 0.0
+    least = "" if all(g.exact for g in facts.fields.values()) else "at least "
     return [
-        ("elements that differ", f"{c.different:,} of {elements:,}"),
+        ("elements that differ", f"{least}{c.different:,} of {elements:,}"),
         (
             "fields that differ",
             f"{sum(g.different > 0 for g in facts.fields.values())} of {len(facts.fields)}",
@@ -390,7 +407,7 @@ def _growth(facts: _Facts) -> _Growth | None:
     if len(facts.fields) > len(names):
         notes.append(f"Drawn are {len(names)} of {len(facts.fields)} fields, those that part first.")
     rows = [
-        (step, name, g.largest_text(), g.rms_text(), f"{g.different:,}", f"{g.elements:,}")
+        (step, name, g.largest_text(), g.rms_text(), g.different_text(), f"{g.elements:,}")
         for step in steps
         for name in names
         if (g := facts.by_field.get((step, name))) is not None
@@ -433,22 +450,23 @@ def _map(
     row_of = {v: at for at, group in enumerate(rows) for v in group}
     sums: dict[tuple[int, int], list] = {}
     for (step, row), g in groups.items():
-        cell = sums.setdefault((row_of[row], column_of[step]), [0, 0, 0.0])
+        cell = sums.setdefault((row_of[row], column_of[step]), [0, 0, 0.0, ""])
         cell[0] += g.different
         cell[1] += g.elements
         cell[2] = max(cell[2], g.largest or 0.0)
+        cell[3] = cell[3] if g.exact else "≥ "
     cells: dict[tuple[int, int], tuple[float | None, str]] = {}
     table_rows = []
-    for (r, c), (different, elements, largest) in sorted(
+    for (r, c), (different, elements, largest, least) in sorted(
         sums.items(), key=lambda item: (item[0][1], item[0][0])
     ):
-        said = f"step {_span(columns[c])}, {what} {row_names[r]}: {different:,} of {elements:,} differ, max |a − b| {number(largest)}"
+        said = f"step {_span(columns[c])}, {what} {row_names[r]}: {least}{different:,} of {elements:,} differ, max |a − b| {number(largest)}"
         # One in 10^8 is the faintest shade.
         strength = None if not different else 1 + math.log10(different / max(elements, 1)) / 8
         cells[r, c] = (strength, said)
         if different:
             table_rows.append(
-                (_span(columns[c]), row_names[r], f"{different:,}", f"{elements:,}", number(largest))
+                (_span(columns[c]), row_names[r], f"{least}{different:,}", f"{elements:,}", number(largest))
             )
     names = [_span(c) for c in columns]
     said = f"Share of elements that differ by step and {what}"
@@ -573,7 +591,7 @@ def _fields_table(facts: _Facts, with_rank: bool) -> Table:
         rows.append(
             (
                 name,
-                f"{g.different:,}",
+                g.different_text(),
                 f"{g.elements:,}",
                 "" if first is None else first._place(with_rank),
                 g.largest_text(),
@@ -642,11 +660,11 @@ def _rows_table(c: Comparison) -> Table:
             "" if f.step is None else f.step,
             *([f.rank] if with_rank else []),
             f.field,
-            f"{f.different:,}",
+            f._counted(),
             f"{f.elements:,}",
             "[" + ", ".join(map(str, f.global_index(f.first_index) or ())) + "]" if f.first_index else "",
             "" if f.kind is not None else ("≤ " if f.max_abs_diff_is_bound else "") + number(f.max_abs_diff),
-            number(f.max_rel_diff) if f.different and f.kind is None else "",
+            number(f.max_rel_diff) if f.different and f.kind is None and f.different_is_exact else "",
             tolerance_text(f),
             f.kind or f.dtype,
             " × ".join(map(str, f.shape)),

@@ -62,9 +62,9 @@ def _name(step: int | None, field: str | None) -> str:
 def _case_of_field(c: Comparison, f: FieldComparison) -> _Case:
     case = _Case(_label(c.b, f.rank), _name(f.step, f.field), f.seconds)
     bound = "at most " if f.max_abs_diff_is_bound else ""
-    counted = f"{f.different} of {f.elements} elements differ"
-    if f.kind is not None:
-        case.output = (counted, f"of the kind: {f.kind}", *f.warnings)
+    counted = f"{'' if f.different_is_exact else 'at least '}{f.different} of {f.elements} elements differ"
+    if f.kind is not None or not f.different_is_exact:
+        case.output = (counted, *([] if f.kind is None else [f"of the kind: {f.kind}"]), *f.warnings)
         if not f.same:
             case.kind, case.what = "failure", "different"
             case.message = f"{counted}, first at {f._place(f.rank != 0)}"
@@ -78,7 +78,7 @@ def _case_of_field(c: Comparison, f: FieldComparison) -> _Case:
     )
     if not f.same:
         case.kind, case.what = "failure", "different"
-        case.message = f"{f.different} of {f.elements} elements differ, first at {f._place(f.rank != 0)}"
+        case.message = f"{counted}, first at {f._place(f.rank != 0)}"
         case.lines = (
             f"first at {f._place(f.rank != 0)}: a = {f.first_a!r}, b = {f.first_b!r}, |a-b| = {number(f.first_abs_diff)}",
             f"largest at {list(f.global_index(f.max_abs_index) or ())}: |a-b| = {number(f.max_abs_diff)}",

@@ -89,7 +89,9 @@ def look(
     """
     chosen: dict[str, FieldComparison] = {}
     for f in comparison.fields:
-        if not f.same and f.particles is None and f.elements > 1 and (wanted is None or wanted(f)):
+        if f.same or not f.different_is_exact:  # of digests alone no place is known
+            continue
+        if f.particles is None and f.elements > 1 and (wanted is None or wanted(f)):
             chosen.setdefault(f.field, f)
             if len(chosen) >= most:
                 break

@@ -198,6 +198,10 @@ def _largest(o: Overview) -> Cell:
     return ("≤ " if f.max_abs_diff_is_bound else "") + number(f.max_abs_diff), ""
 
 
+def _at_least(o: Overview) -> str:
+    return "" if o.exact else "≥ "
+
+
 def _over_steps(
     overviews: Sequence[Overview],
     shown: Sequence[Overview],
@@ -227,7 +231,7 @@ def _over_steps(
                     (parts, ""),
                     ("" if o.above is None else _step(o.above.step), red),
                     (f"{len(o.steps_above)}/{len(o.steps)}", red or "green"),
-                    (f"{number(100 * o.different / o.elements)}%" if o.different else "", ""),
+                    (_at_least(o) + f"{number(100 * o.different / o.elements)}%" if o.different else "", ""),
                     _largest(o),
                     (o.at(with_rank), ""),
                     (sparkline(o, steps, scale, width), red),
@@ -258,11 +262,11 @@ def _at_one_step(shown: Sequence[Overview], with_rank: bool, room: int | None) -
         rows.append(
             [
                 (one_line(o.name), ""),
-                (str(o.different), "red" if o.different else "green"),
+                (_at_least(o) + str(o.different), "red" if o.different else "green"),
                 (str(o.elements), ""),
                 _bar(o.different, o.elements),
                 _largest(o),
-                (number(o.max_rel) if o.above is not None and o.above.kind is None else "", ""),
+                (number(o.max_rel) if o.above is not None and o.above.kind is None and o.exact else "", ""),
                 (o.place(with_rank), ""),
             ]
         )
@@ -298,11 +302,11 @@ def _steps(c: Comparison, room: int | None) -> Iterator[Line | Grid]:
         read = 100 * min(f.elements_read, f.elements) / f.elements if f.elements else 0.0
         cells += [
             (one_line(f.field), ""),
-            (str(f.different), "red" if f.different else "green"),
+            (("" if f.different_is_exact else "≥ ") + str(f.different), "red" if f.different else "green"),
             (str(f.elements), ""),
             _bar(f.different, f.elements),
             (bound + number(f.max_abs_diff) if f.kind is None else "", ""),
-            (number(f.max_rel_diff) if f.different and f.kind is None else "", ""),
+            (number(f.max_rel_diff) if f.different and f.kind is None and f.different_is_exact else "", ""),
             (f"{read:.3g}%" if f.elements else "", ""),
         ]
         rows.append(cells)

@@ -221,6 +221,9 @@ twr_field_report report_of(const FieldFacts& f) {
     report.method = method_name(f.method);
     report.reason = f.reason.c_str();
     report.kind = f.kind ? f.kind->c_str() : nullptr;
+    report.different_is_exact = f.different_is_exact ? 1 : 0;
+    report.first_chunk_begin = index_at(!f.different_is_exact, f.chunk_begin);
+    report.first_chunk_end = index_at(!f.different_is_exact, f.chunk_end);
     return report;
 }
 

@@ -154,6 +154,20 @@ void write_difference(Writer& out, const FieldFacts& field) {
     }
 }
 
+void write_first_chunk(Writer& out, const FieldFacts& f) {
+    out.key("first_chunk");
+    if (f.different_is_exact) {
+        out.null();
+        return;
+    }
+    out.begin('[');
+    for (const auto* index : {&f.chunk_begin, &f.chunk_end}) {
+        out.next();
+        out.list(*index);
+    }
+    out.end(']');
+}
+
 void write_field(Writer& out, const FieldFacts& f) {
     const bool differs = f.first_a.has_value();
     out.begin('{');
@@ -212,6 +226,8 @@ void write_field(Writer& out, const FieldFacts& f) {
         out.null_member(name);
     out.member("kind", f.kind);
     out.null_member("types");
+    out.member("different_is_exact", f.different_is_exact);
+    write_first_chunk(out, f);
     out.member("verdict", f.same() ? "same" : "different");
     out.end('}');
 }
@@ -232,6 +248,7 @@ void write_first(Writer& out, const RunsResult& result) {
     out.member("b", f.first_b);
     out.key("abs_diff");
     write_difference(out, f);
+    if (!f.different_is_exact) write_first_chunk(out, f);
     out.end('}');
 }
 

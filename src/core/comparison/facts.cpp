@@ -120,7 +120,12 @@ FieldFacts facts_of(const FieldResult& found, const RunField& a, Step step, std:
     f.unit = a.unit;
     f.elements = found.scalars;
     f.bytes = a.items() * item_bytes(a.dtype);
-    f.different = read.different;
+    f.different = found.different();
+    f.different_is_exact = found.unread_different == 0;
+    if (!f.different_is_exact) {
+        f.chunk_begin = index_of(a, found.unread_begin);
+        f.chunk_end = index_of(a, found.unread_end - 1);
+    }
     f.infinite = read.infinite;
     if (read.first != kNowhere) {
         f.first_index = index_of(a, read.first);
@@ -152,11 +157,11 @@ FieldFacts facts_of(const FieldResult& found, const RunField& a, Step step, std:
         if (finite != 0) f.rms_diff = std::sqrt(read.sum_squares_different / static_cast<double>(finite));
         const double squares = sum_squares_of_all(read.sum_squares, found.proven, decision.tolerance);
         const std::uint64_t total = found.scalars - read.infinite;
-        if (!std::isnan(squares))
+        if (!std::isnan(squares) && f.different_is_exact)
             f.rms_diff_all = total != 0 ? std::sqrt(squares / static_cast<double>(total)) : 0.0;
         f.histogram = counts_of(read.all);
         f.histogram_different = counts_of(read.over);
-    } else if (read.different == 0) {
+    } else if (found.same()) {
         f.max_abs_diff = 0.0;
         f.rms_diff_all = 0.0;
     }

@@ -43,6 +43,10 @@ struct FieldFacts {
     std::uint64_t elements = 0;
     std::uint64_t bytes = 0;
     std::uint64_t different = 0;
+    // false: exact digests differ and the data is not at hand. `different` then counts a scalar of
+    // each chunk that differs, and the first of these reaches from one index to the other.
+    bool different_is_exact = true;
+    std::vector<std::uint64_t> chunk_begin, chunk_end;
     std::uint64_t infinite = 0;
     // Empty, and no values: nothing differs. An item of an array without dimensions has an empty
     // index too.

@@ -41,7 +41,23 @@ std::string allowed_text(const FieldFacts& f) {
     return tolerance_text(f.decision.tolerance, f.decision.ulps);
 }
 
+// What is known where only digests are: "x[0] to x[1023]: exact digests differ".
+std::string chunks_text(const FieldFacts& f, bool with_rank) {
+    std::vector<std::uint64_t> begin = f.chunk_begin;
+    std::vector<std::uint64_t> end = f.chunk_end;
+    if (is_text(f)) {  // that of a digest's word
+        begin.pop_back();
+        end.pop_back();
+    }
+    std::string text = place_of(f, with_rank);
+    if (!begin.empty()) text += shape_text(begin);
+    if (begin != end) text += " to " + shape_text(end);
+    return text + ": exact digests of " + std::to_string(f.different) + " of " + std::to_string(f.chunks) +
+           " chunks differ; which elements, only the data could say";
+}
+
 std::string difference_text(const FieldFacts& f, bool with_rank) {
+    if (!f.different_is_exact) return chunks_text(f, with_rank);
     const std::string place = place_of(f, with_rank) + ": ";
     if (is_text(f)) return place + "another text";
     if (f.unit && f.first_a->scalar == DType::i64) {

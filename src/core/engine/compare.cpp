@@ -146,10 +146,11 @@ std::uint64_t read_of(const FieldSide& side) { return side.metadata->bytes_read(
 
 // Largest |a - b| over everything: exact where it was read, else what the proofs allow.
 void bound_maximum(FieldResult& result, const DifferenceRule& rule) {
-    result.max_abs_unread = largest_unread(result.proven, rule.tolerance);
+    result.max_abs_unread = result.unread_different == 0 ? largest_unread(result.proven, rule.tolerance)
+                                                          : std::numeric_limits<double>::quiet_NaN();
     const LargestOfAll largest = largest_of_all(result.read.max_abs, result.max_abs_unread);
     result.max_abs = largest.value;
-    result.max_abs_is_bound = largest.is_bound;
+    result.max_abs_is_bound = largest.is_bound && result.unread_different == 0;
 }
 
 // The chunks that hold the scalars asked for, all of them without ranges.
@@ -269,17 +270,6 @@ Result<ElementsFound> elements_anywhere(ElementSource& a, ElementSource& b, std:
 Result<> run_elements(const FieldSide& a, const FieldSide& b, std::size_t chunk_items,
                       std::span<const Range> chunks, const CompareOptions& options, FieldResult& result) {
     const Stopwatch watch;
-    if (a.elements == nullptr || b.elements == nullptr) {
-        const FieldMetadata* of_a = metadata_of(a);
-        const FieldMetadata* of_b = metadata_of(b);
-        const bool exact = of_a != nullptr && of_b != nullptr && is_exact(of_a->settings.rule.kind) &&
-                           is_exact(of_b->settings.rule.kind) && options.rule.tolerance == Tolerance{};
-        return Error{
-            ErrorCode::not_found,
-            exact ? "exact digests differ, so values do; which of them, only the data could say: keep it"
-                  : "the metadata cannot decide and the data is not at hand: keep the data files, or "
-                    "capture with residues and a matching tolerance"};
-    }
     TWR_CHECK(a.elements->prepare());
     TWR_CHECK(b.elements->prepare());
     TWR_TRY(const ElementsFound found,
@@ -340,6 +330,30 @@ Result<> run_sketches(const FieldSide& a, const FieldSide& b, const ChunkProof& 
     return success();
 }
 
+// What digests left open, where no elements are at hand. Exact digests that differ decide it, for
+// equal values have equal ones. Those of the published kind have not: they see the sign of a zero.
+// Error: other digests do not decide.
+Result<> without_elements(const FieldSide& a, std::span<const Range> open,
+                          const ChunkProof& proof, const CompareOptions& options, FieldResult& result) {
+    const FieldMetadata& field = *metadata_of(a);  // whose settings are those of b
+    const bool decides = is_exact(field.settings.rule.kind) && field.settings.kind == DigestKind::linear &&
+                         options.rule.tolerance == Tolerance{} && options.rule.measure.plain();
+    const std::uint64_t chunk = proof.shape().chunk_scalars;
+    const std::uint64_t begin = open.front().begin * chunk;
+    const std::uint64_t end = std::min(field.scalars(), begin + chunk);
+    if (!decides) {
+        return Error{ErrorCode::not_found,
+                     "the metadata cannot decide from element " +
+                         std::to_string(begin / scalars_per_item(field.dtype)) +
+                         " on, and the data is not at hand: keep the data files, or capture with residues "
+                         "and a matching tolerance"};
+    }
+    result.unread_different = count_chunks(open);
+    result.unread_begin = begin;
+    result.unread_end = end;
+    return success();
+}
+
 Result<> run_staged(const FieldSide& a, const FieldSide& b, const CompareOptions& options,
                     FieldResult& result) {
     const FieldMetadata& field = *metadata_of(a);
@@ -371,6 +385,8 @@ Result<> run_staged(const FieldSide& a, const FieldSide& b, const CompareOptions
 
     if (!open.empty() && proof.by_residues()) TWR_CHECK(run_sketches(a, b, proof, open, options, result));
     if (!open.empty()) {
+        if (a.elements == nullptr || b.elements == nullptr)
+            return without_elements(a, open, proof, options, result);
         const std::size_t chunk_items = field.settings.chunk_bytes / item_bytes(field.dtype);
         TWR_CHECK(run_elements(a, b, chunk_items, open, options, result));
     }

@@ -65,6 +65,10 @@ struct FieldResult {
     std::uint64_t chunks = 0;
     DifferenceStats read;  // of the scalars whose elements were read
     ProvenDrift proven;    // of the others
+    // Chunks whose exact digests differ, so that a scalar of each does, and whose elements are not
+    // at hand. The first of them holds the scalars [unread_begin, unread_end); kNowhere: none.
+    std::uint64_t unread_different = 0;
+    std::uint64_t unread_begin = kNowhere, unread_end = kNowhere;
     bool max_abs_is_bound = false;
     // largest |a - b|, or, if it is a bound, what none exceeds; NaN: no bound is known
     double max_abs = 0;
@@ -75,7 +79,9 @@ struct FieldResult {
     std::uint64_t max_bits_a = 0, max_bits_b = 0;      // and at read.max_abs_at
     std::vector<std::string> warnings;
 
-    [[nodiscard]] bool same() const { return read.different == 0; }
+    // Scalars that differ; of chunks that were not read one each, so that there may be more.
+    [[nodiscard]] std::uint64_t different() const { return read.different + unread_different; }
+    [[nodiscard]] bool same() const { return different() == 0; }
 };
 
 // What comparing all elements of two arrays found, where that was done together with other arrays.

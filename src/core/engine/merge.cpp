@@ -24,7 +24,7 @@ double largest_bound(double one, double other) {
 void set_largest(FieldResult& result) {
     const LargestOfAll largest = largest_of_all(result.read.max_abs, result.max_abs_unread);
     result.max_abs = largest.value;
-    result.max_abs_is_bound = largest.is_bound;
+    result.max_abs_is_bound = largest.is_bound && result.unread_different == 0;
 }
 
 std::string devices_of(Parts parts) {
@@ -64,6 +64,11 @@ void add(const FieldResult& part, const ColumnOrder& order, FieldResult& whole) 
     order.merge(part.read, whole.read);
     whole.proven.by_tree += part.proven.by_tree;
     whole.proven.add(part.proven.by_cells);
+    whole.unread_different += part.unread_different;
+    if (part.unread_begin < whole.unread_begin) {
+        whole.unread_begin = part.unread_begin;
+        whole.unread_end = part.unread_end;
+    }
     whole.max_abs_unread = largest_bound(whole.max_abs_unread, part.max_abs_unread);
     whole.tree = whole.tree + part.tree;
     whole.sketch = whole.sketch + part.sketch;

@@ -27,6 +27,7 @@ struct Plain {
     std::uint64_t chunks = 0;
     DifferenceStats read;
     ProvenDrift proven;
+    std::array<std::uint64_t, 3> unread{};
     double max_abs = 0;
     double max_abs_unread = 0;
     std::array<std::array<std::uint64_t, 3>, 3> stages{};
@@ -38,7 +39,7 @@ static_assert(alignof(Plain) == sizeof(std::uint64_t));
 // No padding, whose content would be no content.
 static_assert(sizeof(DifferenceStats) == sizeof(std::uint64_t) * (13 + 2 * kHistogramBins));
 static_assert(sizeof(ProvenDrift) == sizeof(std::uint64_t) * 11);
-static_assert(sizeof(Plain) == sizeof(std::uint64_t) * (5 + kTexts + 3 + 2 + 9 + 3 + 4) +
+static_assert(sizeof(Plain) == sizeof(std::uint64_t) * (5 + kTexts + 3 + 3 + 2 + 9 + 3 + 4) +
                                    sizeof(DifferenceStats) + sizeof(ProvenDrift));
 
 constexpr std::size_t kWords = sizeof(Plain) / sizeof(std::uint64_t);
@@ -77,6 +78,7 @@ void PackedResults::put(std::size_t at, const FieldResult& result) {
     plain.chunks = result.chunks;
     plain.read = result.read;
     plain.proven = result.proven;
+    plain.unread = {result.unread_different, result.unread_begin, result.unread_end};
     plain.max_abs = result.max_abs;
     plain.max_abs_unread = result.max_abs_unread;
     const auto stages = stages_of(result);
@@ -137,6 +139,9 @@ FieldResult PackedResults::get(std::size_t at) const {
     result.chunks = plain.chunks;
     result.read = plain.read;
     result.proven = plain.proven;
+    result.unread_different = plain.unread[0];
+    result.unread_begin = plain.unread[1];
+    result.unread_end = plain.unread[2];
     result.max_abs = plain.max_abs;
     result.max_abs_unread = plain.max_abs_unread;
     const auto stages = stages_of(result);

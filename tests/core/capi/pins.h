@@ -108,7 +108,7 @@ PIN_SIZE(twr_value, 16);
 PIN_MEMBER(twr_value, dtype, 0);
 PIN_MEMBER(twr_value, of, 8);
 
-PIN_SIZE(twr_field_report, 280);
+PIN_SIZE(twr_field_report, 304);
 PIN_MEMBER(twr_field_report, size, 0);
 PIN_MEMBER(twr_field_report, step, 8);
 PIN_MEMBER(twr_field_report, rank, 16);
@@ -143,5 +143,8 @@ PIN_MEMBER(twr_field_report, elements_read, 248);
 PIN_MEMBER(twr_field_report, method, 256);
 PIN_MEMBER(twr_field_report, reason, 264);
 PIN_MEMBER(twr_field_report, kind, 272);
+PIN_MEMBER(twr_field_report, different_is_exact, 280);
+PIN_MEMBER(twr_field_report, first_chunk_begin, 288);
+PIN_MEMBER(twr_field_report, first_chunk_end, 296);
 PIN(TWR_DIFFERENT == 102 && TWR_INCOMPARABLE == 103);
 PIN(TWR_METHOD_AUTO == 0 && TWR_METHOD_DIRECT == 1 && TWR_AS_CAPTURED == -1);

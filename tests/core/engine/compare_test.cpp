@@ -9,6 +9,7 @@
 #include <fstream>
 #include <random>
 
+#include "engine/merge.hpp"
 #include "sketch/build.hpp"
 #include "support/fields.hpp"
 #include "support/seed.hpp"
@@ -199,6 +200,81 @@ TEST_F(CompareTest, MetadataAloneDecidesWhatItCanAndSaysWhatItCannot) {
     result = compare_field({nullptr, metadata_a.get(), 0}, {nullptr, metadata_c.get(), 0}, options);
     ASSERT_FALSE(result);
     EXPECT_EQ(result.error().code, ErrorCode::not_found);
+    EXPECT_NE(result.error().message.find("cannot decide from element 0 on"), std::string::npos)
+        << result.error().message;
+}
+
+// Exact digests without elements: as many chunks differ as brute force finds, in one call and in ranges, and
+// the first is the first in memory. Where they cannot decide, nothing is said to differ.
+TEST_F(CompareTest, ExactDigestsAloneCountTheChunksThatDiffer) {
+    std::mt19937_64 random(test_seed(11));
+    for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::i16, DType::u64, DType::c64}) {
+        const std::size_t item = item_bytes(dtype);
+        for (int round = 0; round < 20; ++round) {
+            std::vector<std::uint8_t> a(item * (1 + random() % 20'000), 0);
+            for (auto& byte : a)
+                byte = static_cast<std::uint8_t>(1 + random() % 7);  // no NaN, no zero
+            std::vector<std::uint8_t> b = a;
+            for (std::uint64_t n = random() % 4; n != 0; --n)
+                b[random() % b.size()] ^= 8;
+            const std::uint64_t items = a.size() / item;
+            MemorySource source_a(dtype, items, a.data(), item, false);
+            MemorySource source_b(dtype, items, b.data(), item, false);
+            const auto of_a = index("a", source_a, {});
+            const auto of_b = index("b", source_b, {});
+            const std::uint64_t chunk_scalars = kSmallestChunk / item * scalars_per_item(dtype);
+            const std::uint64_t scalars = items * scalars_per_item(dtype);
+            std::vector<std::uint64_t> chunks;
+            for (std::size_t begin = 0; begin < a.size(); begin += kSmallestChunk) {
+                const std::size_t size = std::min<std::size_t>(kSmallestChunk, a.size() - begin);
+                if (std::memcmp(a.data() + begin, b.data() + begin, size) != 0)
+                    chunks.push_back(begin / kSmallestChunk);
+            }
+            const auto check = [&](const FieldResult& found) {
+                EXPECT_EQ(found.unread_different, chunks.size());
+                EXPECT_EQ(found.different(), chunks.size());
+                EXPECT_EQ(found.same(), chunks.empty());
+                EXPECT_EQ(found.read.scalars, 0U);
+                EXPECT_EQ(std::isnan(found.max_abs), !chunks.empty());
+                EXPECT_FALSE(found.max_abs_is_bound);
+                if (chunks.empty()) return;
+                EXPECT_EQ(found.unread_begin, chunks.front() * chunk_scalars);
+                EXPECT_EQ(found.unread_end, std::min(scalars, (chunks.front() + 1) * chunk_scalars));
+            };
+            const FieldSide side_a{nullptr, of_a.get(), 0};
+            const FieldSide side_b{nullptr, of_b.get(), 0};
+            CompareOptions options;
+            auto whole = compare_field(side_a, side_b, options);
+            ASSERT_TRUE(whole) << whole.error().message;
+            check(*whole);
+            const std::uint64_t cut = random() % (scalars / chunk_scalars + 1) * chunk_scalars;
+            if (cut != 0 && cut < scalars) {
+                options.ranges = {{0, cut}};
+                const auto low = compare_field(side_a, side_b, options);
+                options.ranges = {{cut, scalars}};
+                const auto high = compare_field(side_a, side_b, options);
+                ASSERT_TRUE(low && high);
+                check(merged(std::vector<const FieldResult*>{&*high, &*low}, {}).value());
+                options.ranges.reset();
+            }
+            options.rule.tolerance.atol = 1e-9;  // wider: digests that differ say nothing
+            EXPECT_EQ(static_cast<bool>(compare_field(side_a, side_b, options)), chunks.empty());
+            options.rule.tolerance = {};
+            options.rule.measure.ulps = 1;
+            EXPECT_EQ(static_cast<bool>(compare_field(side_a, side_b, options)), chunks.empty());
+        }
+    }
+    // Zeros of both signs are equal, and published digests tell them apart.
+    const std::vector<float> zeros(100, 0.0F);
+    const std::vector<float> negative(100, -0.0F);
+    auto source_a = memory_of(DType::f32, zeros);
+    auto source_b = memory_of(DType::f32, negative);
+    for (const DigestKind kind : {DigestKind::linear, DigestKind::published}) {
+        const auto of_a = index("a", *source_a, {}, kind);
+        const auto of_b = index("b", *source_b, {}, kind);
+        const auto found = compare_field({nullptr, of_a.get(), 0}, {nullptr, of_b.get(), 0}, {});
+        EXPECT_TRUE(!found || found->same());
+    }
 }
 
 TEST_F(CompareTest, MismatchesAreErrors) {

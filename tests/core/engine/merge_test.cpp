@@ -228,6 +228,12 @@ FieldResult any_result(std::uint64_t own, Random& random) {
     r.read.over[random() % kHistogramBins] = random() % 9;
     r.proven = {random() % 9, {random() % 9, random() % 9}, 0.5, 2};
     r.max_abs_unread = std::array{0.0, 1.5, 1.75, kNaN}[random() % 4];
+    if (random() % 4 == 0) {
+        r.unread_different = 1 + random() % 3;
+        r.unread_begin = place();
+        r.unread_end = r.unread_begin + 1 + random() % 4;
+        r.max_abs_unread = kNaN;
+    }
     r.tree = {true, random() % 9, random() % 9, random() % 9, 1};
     r.sketch = {random() % 2 == 0, random() % 9, random() % 9, random() % 9, 2};
     r.elements = {random() % 2 == 0, random() % 9, random() % 9, random() % 9, 4};
@@ -265,6 +271,9 @@ TEST(Merging, DoesNotDependOnTheOrderOfParts) {
             EXPECT_EQ(found.read.over, whole.read.over);
             EXPECT_EQ(found.read.sum_squares, whole.read.sum_squares);  // whole numbers
             EXPECT_EQ(found.scalars, whole.scalars);
+            EXPECT_EQ(found.unread_different, whole.unread_different);
+            EXPECT_EQ(found.unread_begin, whole.unread_begin);
+            EXPECT_EQ(found.unread_end, whole.unread_end);
             EXPECT_EQ(found.proven.by_tree, whole.proven.by_tree);
             EXPECT_EQ(found.proven.by_cells, whole.proven.by_cells);
             EXPECT_EQ(found.max_abs_is_bound, whole.max_abs_is_bound);

@@ -50,6 +50,8 @@ FieldResult random_result(std::mt19937_64& random) {
     r.proven.by_tree = few();
     for (auto& count : r.proven.by_cells)
         count = few();
+    for (std::uint64_t* word : {&r.unread_different, &r.unread_begin, &r.unread_end})
+        *word = few();
     r.proven.cell = real();
     r.proven.coarse_cell = real();
     for (StageFacts* stage : {&r.tree, &r.sketch, &r.elements})
@@ -86,6 +88,9 @@ void expect_unpacked(const FieldResult& x, const FieldResult& y) {
     EXPECT_EQ(x.max_bits_a, y.max_bits_a);
     EXPECT_EQ(x.max_bits_b, y.max_bits_b);
     EXPECT_EQ(x.warnings, y.warnings);
+    EXPECT_EQ(x.unread_different, y.unread_different);
+    EXPECT_EQ(x.unread_begin, y.unread_begin);
+    EXPECT_EQ(x.unread_end, y.unread_end);
 }
 
 TEST(PackedResults, AreWhatWasPut) {

@@ -200,6 +200,9 @@ def test_text_is_not_taken_for_numbers(tmp_path: Path) -> None:
         assert "printable" not in str(caught.value) and "add format=" not in str(caught.value)
     with pytest.raises(FormatError, match=r"holds text, not binary numbers.*format='table'"):
         open_file(path, format="raw", dtype="u8")
+    (tmp_path / "no_lines").write_bytes(b"ABCDEFGH" * 100)  # no table has one line so long
+    with pytest.raises(FormatError, match=r"holds text, not binary numbers.*printable"):
+        open_file(tmp_path / "no_lines", format="raw", dtype="u8")
     os.rename(path, tmp_path / "t.f64")  # by a name that promises numbers
     with pytest.raises(FormatError, match="holds text"):
         open_file(tmp_path / "t.f64")

@@ -187,7 +187,7 @@ def test_metadata_only(tmp_path: Path) -> None:
         assert twinrun.verify(tmp_path / name) == ([], 2)
     assert command("compare", tmp_path / "a", tmp_path / "same").status == 0
     assert command("compare", tmp_path / "a", tmp_path / "near").status == 0
-    said = "field 'x': the metadata cannot decide and the data is not at hand"
+    said = "field 'x': the metadata cannot decide from element 0 on, and the data is not at hand"
     cannot_compare(tmp_path / "a", tmp_path / "far", tmp_path, "step 1, rank 0", said)
     for options in (("--method", "direct"), ("--method", "published"), ("--no-metadata",)):
         cannot_compare(

@@ -9,7 +9,8 @@ has
     "first_field",
               "different_elements", "max_abs_diff", "why"}
 
-undecided: the two cannot be compared (one has no results, or only metadata, which cannot decide).
+undecided: the two cannot be compared: one has no results, or only digests for a tolerance. Where exact digests
+alone differ, different_elements is what is known at least, and max_abs_diff is null.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ def compare_results(
         return {"verdict": "undecided", "why": one_line(f"{type(e).__name__}: {e}")}
     first = found.first
     largest = [f.max_abs_diff for f in found.fields]
+    unknown = not all(f.different_is_exact for f in found.fields)
     undecided = (
         {"why": one_line(found.problems[0])}
         if found.problems and first is None and not found.attributes
@@ -82,7 +84,9 @@ def compare_results(
         "first_field": None if first is None else first.field,
         "different_elements": found.different,
         # For fields that agree it may only be a bound; the largest of the others counts.
-        "max_abs_diff": _finite(max((x for x in largest if x is not None), default=None)),
+        "max_abs_diff": None
+        if unknown
+        else _finite(max((x for x in largest if x is not None), default=None)),
         **undecided,
     }
 
