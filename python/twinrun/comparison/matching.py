@@ -246,11 +246,12 @@ def _same_time(x: float, y: float) -> bool:
 
 @dataclass
 class FieldMatch:
-    """Fields of one place. recut: parts of global arrays that the runs cut differently."""
+    """Fields of one place. recut: parts of global arrays that the runs cut differently. notes: on pairs."""
 
     pairs: list[tuple[FieldRef, FieldRef]] = field(default_factory=list)
     recut: list[str] = field(default_factory=list)
     problems: list[TwinrunError] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 def match_fields(
@@ -341,9 +342,25 @@ def _checked(
             what = f"{at}field {x.name!r}"
             check_alike(x, y, what, a.label, b.label, mixed, may_cast)
             result.pairs.append(in_one_order(x, y, what))
+            if (of_x is None) != (of_y is None) and (note := _placed_once(x, y, what, a, b)):
+                result.notes.append(note)
         except Incomparable as error:
             result.problems.append(error)
     return result
+
+
+def _placed_once(x: FieldRef, y: FieldRef, what: str, a: Subject, b: Subject) -> str:
+    """What to note where one run alone says of which part of a global array a field is; "": of all of it."""
+    ref, mine, theirs = (x, a, b) if y.user_place is None else (y, b, a)
+    assert ref.user_place is not None
+    whole, offset = ref.user_place
+    if whole == ref.user_shape:
+        return ""
+    here, there = (mine.label, theirs.label) if mine.label != theirs.label else ("one run", "the other")
+    return (
+        f"{what} is the part of {list(whole)} from {list(offset)} on in {here}, and {there} does not say which part "
+        "it is: they were compared as the same part"
+    )
 
 
 def cut_otherwise(x: FieldRef, y: FieldRef) -> bool:

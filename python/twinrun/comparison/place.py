@@ -109,6 +109,7 @@ def _compare_opened(
         place,
         request.settings.by_values,
     )
+    found.remarks.notes += fields.notes if share[0] == 0 else []
     for problem in fields.problems:
         found.problems.append((-1, request.kept(problem, match)))
     if share[0] == 0:

@@ -377,7 +377,9 @@ class Comparison:
 
     @property
     def different(self) -> int:
-        """Elements that differ, in all fields. At least so many where `different_is_exact` of a field is False."""
+        """Elements that differ, in all fields; at least so many where a field's `different_is_exact` is
+        False.
+        """
         return sum(f.different for f in self._differing())
 
     @property

@@ -10,6 +10,7 @@ from .events import Traced
 __all__ = [
     "NOT_LOOKED_INTO",
     "OF_EACH_RANK",
+    "OF_TYPE",
     "PART",
     "ROOM",
     "UNCALLED",
@@ -33,6 +34,8 @@ PART = "a part of a distributed tensor"
 
 # How the name of a value ends of which the rest is memory that nobody wrote.
 WRITTEN = "@written"
+# And of the setting that says which type and shape memory has that nobody wrote at all.
+OF_TYPE = "@type"
 
 _TEXTS = {
     int(digest_of_text(text)): text

@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..runs.events import KERNELS, Event
-from ..runs.gaps import ROOM, UNDER_WAY, UNWRITTEN, WRITTEN
+from ..runs.gaps import OF_TYPE, ROOM, UNDER_WAY, UNWRITTEN, WRITTEN
 from .guard import Guard
 from .kernels import Kernels
 from .modes import can_leave_uncompiled, compiling, in_backward, leave_uncompiled
@@ -95,7 +95,7 @@ class _Schema:
         views = [a.name for a in schema.arguments if a.alias_info is not None and not a.alias_info.is_write]
         outs = [a.name for a in schema.arguments if a.is_out]
         self.writes = writes
-        self.passed = name in _PASSED or (bool(views) and not writes) or not (schema.returns or writes)
+        self.passed = name in _PASSED or (bool(views) and not writes)
         self.unwritten = name in _UNWRITTEN
         self.fills = set(outs) | _ROOM_IN | ({writes[0]} if name in _FILLS and writes else set())
         self.fills |= _FILLED.get(name, set())
@@ -171,6 +171,7 @@ class OperationEvents:
                 seen[f"{label}{WRITTEN}"] = written_words(t, mask)
             else:
                 self._recorder.setting(event, label, UNWRITTEN, out=out)
+                self._recorder.setting(event, f"{label}{OF_TYPE}", f"{t.dtype} {tuple(t.shape)}", out=out)
         self._recorder.see_operands(event, seen, out=out)
 
     def begin(self, name: str, named: dict[str, Any]) -> Event | None:
@@ -302,10 +303,15 @@ class OperationEvents:
         if not in_backward():
             return
         known = self._guard.thread.given
-        if has_values and type(result) is torch.Tensor:  # most of them
-            known.add(memory_of(result))
+        try:
+            if has_values and type(result) is torch.Tensor:  # most of them
+                known.add(memory_of(result))
+                return
+            memory = {memory_of(t) for t in tensors_of(result)}
+        except Exception as e:
+            if not self._guard.failed("where gradients lie", e):
+                raise
             return
-        memory = {memory_of(t) for t in tensors_of(result)}
         if has_values:
             known |= memory
         else:

@@ -15,6 +15,7 @@ import torch
 
 from ..capture.events import EventWriter
 from ..capture.run import Run
+from ..errors import TwinrunError
 from ..trace.escalation import KeptPlaces
 from ..trace.result import Origin
 from .divergence import Divergence
@@ -69,7 +70,7 @@ class Trace:
         own_run: bool,
     ) -> None:
         self.problems: list[str] = []
-        self._own_run, self._models = own_run, models
+        self._own_run, self._models, self._left = own_run, models, False
         self._handles: list[Any] = []
         self._mode: OperationMode | None = None
         position = self._position = Position(settings.start, settings.every)
@@ -153,6 +154,13 @@ class Trace:
     # ---- beginning and end ----
 
     def __enter__(self) -> Trace:
+        # Nothing of what comes now would be recorded, and a comparison could not know that.
+        if self._left and self._own_run:
+            raise TwinrunError(
+                "a trace with a path of its own is entered once: its run is closed",
+                where=self.run.path,
+                fix="make another trace, or give it a twinrun.Run in place of the path",
+            )
         try:
             with self._guard.work("the hooks of modules"):
                 self._modules.attach(self._handles)
@@ -201,6 +209,7 @@ class Trace:
                 self._iterations.check_readable()
                 self._commit(agree=error is None, last=True)
         finally:
+            self._left = True
             self._unhook()
             self._close(error is None)
         if error is None and not self._guard.stopped:
@@ -422,9 +431,10 @@ def trace(
 
     Notes
     -----
-    Values are digested exactly, bit by bit; no bit of the training changes. A module of TorchScript is traced
-    as a whole. Inside of what `torch.compile` makes code of nothing is traced, only what goes in and comes
-    out. Its backends "eager" and "aot_eager" make none: `level="ops"` sees their operations.
+    Values are digested exactly, bit by bit; no bit of the training changes. But at `level="ops"` PyTorch
+    itself takes other kernels for a few operations (docs/reference/trace.md). A module of TorchScript is
+    traced as a whole. Inside of what `torch.compile` makes code of nothing is traced, only what goes in and
+    comes out. Its backends "eager" and "aot_eager" make none: `level="ops"` sees their operations.
     While a CUDA graph is captured nothing can be traced.
     """
     check_version()

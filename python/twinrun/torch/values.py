@@ -39,6 +39,7 @@ _CALLS = ("args", "kwargs")  # containers that PyTorch makes for each call
 # Looked up once: these are asked for with each value.
 _TENSOR, _PARAMETER, _STRIDED = torch.Tensor, torch.nn.Parameter, torch.strided
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+_is_zero = torch.Tensor._is_zerotensor
 
 
 def plain_text(one: Any) -> str | None:
@@ -171,6 +172,7 @@ def is_plain(t: Any) -> bool:
         and not _is_wrapped(t)
         and not t.is_nested
         and not t.is_meta
+        and not _is_zero(t)
     )
 
 
@@ -198,6 +200,8 @@ def local_tensors(name: str, t: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
         if transforms.is_batchedtensor(t):
             name = f"{name}@vmap{transforms.maybe_get_bdim(t)}"
         t = transforms.get_unwrapped(t)
+    if _is_zero(t):  # it has no memory: backward passes make it for gradients that are zero
+        return [(name, torch.zeros(t.shape, dtype=t.dtype, device=t.device))]
     if isinstance(t, AsyncCollectiveTensor):  # a collective is under way: its values are those after it
         t = t.trigger_wait()
     local = getattr(t, "to_local", None)

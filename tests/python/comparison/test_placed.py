@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -127,3 +128,22 @@ def test_ranks_without_places_are_missing() -> None:
         ranks["u"].place = None
     with pytest.raises(Incomparable, match="rank 1 of B: not there"):
         twinrun.compare(Parts("A", [{"u": part(a, ((0, 0), (4, 6)))}]), Parts("B", halves))
+
+
+@pytest.mark.parametrize("keep_data", [True, False])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_part_beside_an_array_without_a_place_is_noted(
+    tmp_path: Path, keep_data: bool, first: bool
+) -> None:
+    x, placed = np.arange(12.0), {"x": ((24,), (12,))}
+    for name, where in (("a", placed), ("b", {}), ("whole", {"x": ((12,), (0,))}), ("c", placed)):
+        with twinrun.Run(tmp_path / name, keep_data=keep_data) as run:
+            run.capture(0, {"x": x}, global_place=where)
+    pair = ("a", "b") if first else ("b", "a")
+    found = twinrun.compare(*(tmp_path / name for name in pair))
+    assert found.verdict == "same"
+    (note,) = found.notes
+    assert f"field 'x' is the part of [24] from [12] on in {tmp_path / 'a'}" in note
+    assert f"{tmp_path / 'b'} does not say which part it is" in note
+    for name, other in (("a", "c"), ("b", "whole"), ("whole", "b")):
+        assert twinrun.compare(tmp_path / name, tmp_path / other).notes == []

@@ -9,8 +9,8 @@ has
     "first_field",
               "different_elements", "max_abs_diff", "why"}
 
-undecided: the two cannot be compared: one has no results, or only digests for a tolerance. Where exact digests
-alone differ, different_elements is what is known at least, and max_abs_diff is null.
+undecided: the two cannot be compared: one has no results, or only digests for a tolerance. Where exact
+digests alone differ, different_elements is what is known at least, and max_abs_diff is null.
 """
 
 from __future__ import annotations
