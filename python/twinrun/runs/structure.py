@@ -13,8 +13,29 @@ from typing import Any
 from .digest import digest_of_text
 
 __all__ = [
-    "ATTRIBUTES", "CLASS", "GRAD", "KEYS", "OF_TENSORS", "OWN", "SAME", "STRIDES", "WEAK", "Fact", "Key", "built", "canonical",
-    "facts_of", "line", "lines", "of_modules", "own_facts", "own_line", "renamed", "texts_of",
+    "ARGUMENTS",
+    "ATTRIBUTES",
+    "CLASS",
+    "GRAD",
+    "KEYS",
+    "OF_TENSORS",
+    "OWN",
+    "SAME",
+    "STRIDES",
+    "WEAK",
+    "Fact",
+    "Key",
+    "arguments_line",
+    "built",
+    "canonical",
+    "facts_of",
+    "line",
+    "lines",
+    "of_modules",
+    "own_facts",
+    "own_line",
+    "renamed",
+    "texts_of",
 ]  # fmt: skip
 
 CLASS = "class"
@@ -25,6 +46,7 @@ STRIDES = "strides"
 SAME = "same"
 WEAK = "weak_type"
 OWN = "own"  # of a module: its class, device and plain attributes
+ARGUMENTS = "arguments"  # of an operation: the plain values that it takes
 # What is told of tensors, and of nothing else.
 OF_TENSORS = (GRAD, STRIDES, SAME, WEAK)
 
@@ -69,10 +91,16 @@ def own_line(facts: Iterable[tuple[str, str]]) -> str:
     return line("", OWN, "; ".join([f"{name}={said}" for name, said in facts]), False)
 
 
+def arguments_line(plain: Iterable[tuple[str, str]]) -> str:
+    """The plain values that an operation takes, by name, as a line; "" where they are long."""
+    said = "; ".join([f"{name}={text.replace('; ', ', ')}" for name, text in plain])
+    return line("", ARGUMENTS, said, False) if len(said) <= _LONG else ""
+
+
 def own_facts(text: str) -> dict[str, str]:
-    """What `own_line` made into a line, by name."""
+    """What `own_line` or `arguments_line` made into a line, by name."""
     found: dict[str, str] = {}
-    for one in text.split("; "):
+    for one in text.split("; ") if text else ():
         name, _, said = one.partition("=")
         found[name] = said
     return found

@@ -52,11 +52,12 @@ class Plan:
 
 
 class Ready(NamedTuple):
-    """Events of a plan that nobody uses now, and the settings of new ones."""
+    """Events of a plan that nobody uses now, the settings of new ones, and a line of these for people."""
 
     events: list[ReadyEvent]
     setting: Traced | None
     others: list[Traced]
+    arguments: str
 
 
 def operands(named: dict[str, Any]) -> tuple[dict[str, torch.Tensor], list[tuple[str, str]]]:

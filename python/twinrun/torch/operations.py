@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..runs.events import KERNELS, Event
 from ..runs.gaps import OF_TYPE, ROOM, UNDER_WAY, UNWRITTEN, WRITTEN
+from ..runs.structure import arguments_line
 from .guard import Guard
 from .kernels import Kernels
 from .modes import can_leave_uncompiled, compiling, in_backward, leave_uncompiled
@@ -195,6 +196,7 @@ class OperationEvents:
         tensors, plain = operands(named)
         if plain:
             self._recorder.setting(event, "settings", repr(plain))
+            event.structure = f"{event.structure}{arguments_line(plain)}"
         self._see(event, tensors, out=False)
 
     def has_room(self, event: Event | None, name: str, room: Any) -> None:
@@ -290,7 +292,9 @@ class OperationEvents:
         event.phase, event.microbatch, event.module = phase, position.microbatch, module
         event.call, event.enclosing = position.new_call(), frames[-1].call if frames else -1
         row_major = [t.is_contiguous() for t in tensors]
-        event.structure = "" if all(row_major) else self._strides(plan, tensors, row_major)
+        event.structure = known.arguments
+        if not all(row_major):
+            event.structure += self._strides(plan, tensors, row_major)
         return True
 
     def _strides(self, plan: Plan, tensors: list[torch.Tensor], row_major: list[bool]) -> str:
@@ -321,15 +325,16 @@ class OperationEvents:
         self, schema: _Schema, plan: Plan, text: str, args: tuple, kwargs: dict[str, Any]
     ) -> Ready | None:
         """What is known of operations with these plain values; None where they have too long a text."""
-        recorder, setting = self._recorder, None
+        recorder, setting, arguments = self._recorder, None, ""
         if plan.plain and (plain := operands(schema.named(args, kwargs))[1]):
             setting = recorder.short_setting("settings", repr(plain))
             if setting is None:
                 return None
+            arguments = arguments_line(plain)
         others = [recorder.short_setting(name, "None", out=True) for name in plan.others]
         if len(plan.ready) >= _MOST_PLANS:
             plan.ready.clear()
-        plan.ready[text] = known = Ready([], setting, [one for one in others if one is not None])
+        plan.ready[text] = known = Ready([], setting, [one for one in others if one is not None], arguments)
         return known
 
     def _anew(self, name: str, named: dict[str, Any], result: Any) -> None:
@@ -339,6 +344,7 @@ class OperationEvents:
             taken, plain = operands(named)
             if plain:
                 recorder.setting(event, "settings", repr(plain))
+                event.structure = f"{event.structure}{arguments_line(plain)}"
             given, plain = operands({"output": result})
             for label, text in plain:
                 recorder.setting(event, label, text, out=True)

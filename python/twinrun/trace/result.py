@@ -82,10 +82,12 @@ class StructureDifference(NamedTuple):
         Where it was seen.
     name, role : str
         The value, or what holds values. See `ValueDifference`. Of the module itself: '' and 'module'.
+        Of the plain values that an operation takes: '' and 'operation'.
     out : bool
         Whether it came out of the operation, or went in.
     what : str
-        Of the module itself: 'class', 'device', or the name of a plain attribute. Of values:
+        Of the module itself: 'class', 'device', or the name of a plain attribute. Of an operation: the name
+        of an argument. Of values:
         'class': of a list, tuple, mapping, data class, tensor, or object that is not looked into. 'keys':
         those of a mapping, in their order. 'attributes': those of a data class that are no fields.
         'requires_grad': of a tensor. 'strides': of a tensor. 'same': as which other value it is
@@ -217,10 +219,11 @@ class Around:
     values : list of Passed
         What went in and came out.
     state : str
-        What the comparison found: 'inputs agree', 'outputs agree', 'all agree', 'inputs differ',
-        'outputs differ', 'not all compared' (nothing differs, and some values cannot be compared, such as
-        memory that nobody wrote), 'not known' (a value was not digested), 'only in a' or 'only in b'. That
-        something agrees ends with 'in value' where more than values differs, see `structure`.
+        What the comparison found: 'inputs agree', 'outputs agree', 'all agree', 'inputs differ' (and what
+        comes out may), 'outputs differ' (and no input does), 'not all compared' (nothing differs, and some
+        values cannot be compared, such as memory that nobody wrote), 'not known' (a value was not
+        digested), 'only in a' or 'only in b'. That something agrees ends with 'in value' where more than
+        values differs, see `structure`.
     text : str
         The same as a report says it: with how many values were not compared, and why.
     inputs_agree, inputs_not_compared, not_compared

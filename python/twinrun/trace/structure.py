@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from ..runs.events import Event, Traced
 from ..runs.gaps import gap
-from ..runs.structure import CLASS, GRAD, OF_TENSORS, OWN, WEAK, Key, facts_of, own_facts
+from ..runs.structure import ARGUMENTS, CLASS, GRAD, OF_TENSORS, OWN, WEAK, Key, facts_of, own_facts
 from .result import Origin, StructureDifference
 from .site import Site
 
 __all__ = ["StructureSeen", "structure_differences"]
+
+
+# Facts of what is called, and of no value: their role.
+_OF_THE_CALL = {OWN: "module", ARGUMENTS: "operation"}
 
 
 def structure_differences(a: Event, b: Event, site: Site) -> list[StructureDifference]:
@@ -25,8 +29,9 @@ def structure_differences(a: Event, b: Event, site: Site) -> list[StructureDiffe
         if ours.get(key) == theirs.get(key):
             continue
         out, name, what = key
-        if what == OWN and not name:
-            found += _own_differences(ours.get(key), theirs.get(key), site)
+        if what in _OF_THE_CALL and not name:
+            mine, yours = _said(ours, a, what), _said(theirs, b, what)
+            found += _own_differences(mine, yours, site, _OF_THE_CALL[what])
             continue
         one, other = known_a.get((out, name)), known_b.get((out, name))
         if _is_told(key, one, other):
@@ -39,13 +44,22 @@ def structure_differences(a: Event, b: Event, site: Site) -> list[StructureDiffe
     return found
 
 
-def _own_differences(a: str | None, b: str | None, site: Site) -> list[StructureDifference]:
-    """What differs of a module itself. Nothing, where one of the events does not say."""
+def _said(facts: dict[Key, str], e: Event, what: str) -> str | None:
+    """What an event says of what is called; None where it does not say."""
+    said = facts.get((False, "", what))
+    # An operation without plain values says nothing of them.
+    return "" if said is None and what == ARGUMENTS and (False, "settings") not in _values(e) else said
+
+
+def _own_differences(a: str | None, b: str | None, site: Site, role: str) -> list[StructureDifference]:
+    """What differs of a module itself, or of the plain values of an operation. Nothing, where one of the
+    events does not say.
+    """
     if a is None or b is None:
         return []
     ours, theirs = own_facts(a), own_facts(b)
     return [
-        StructureDifference(site, "", "module", False, what, ours.get(what, ""), theirs.get(what, ""))
+        StructureDifference(site, "", role, False, what, ours.get(what, ""), theirs.get(what, ""))
         for what in dict.fromkeys((*ours, *theirs))
         if ours.get(what) != theirs.get(what)
     ]

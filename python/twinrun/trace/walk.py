@@ -359,10 +359,10 @@ class Walk:
 
 
 def _state(e: Event, found: _Found) -> str:
+    if found.ins:  # what comes out may differ then
+        return "inputs differ"
     if found.outs:
         return "outputs differ"
-    if found.ins:
-        return "inputs differ"
     if found.unknown:
         return "not known"
     if found.left:

@@ -75,7 +75,7 @@ def compared_text(what: str, agree: int, left: int, why: str) -> str:
 
 def structure_text(d: StructureDifference) -> str:
     """What differs beside a value."""
-    if d.role == "module":
+    if d.role in ("module", "operation"):
         return f"its {d.what} is {d.a or '(none)'} in a and {d.b or '(none)'} in b"
     name = f"parameter {d.name}" if d.role == "parameter" else d.name
     if d.what == "class":
@@ -172,6 +172,10 @@ def origin_text(o: Origin) -> str:
                 said = f"what the model is given differs: {_names(o.values)}"
             else:
                 said = f"{before} its input differs: {_names(o.values)}; made by {inside}"
+        elif arguments := [d for d in o.structure if d.role == "operation" and d.site == o.site]:
+            rest = [d for d in o.structure if d not in arguments]
+            agrees = qualified("everything before agrees", rest, o.site) + (";" if rest else ", and")
+            said = f"{agrees} what it takes differs: {_clauses(arguments, o.site)}"
         else:
             said = (
                 f"{before} {'' if o.structure else 'and '}what it takes differs: "

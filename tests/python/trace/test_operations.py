@@ -123,3 +123,31 @@ def test_a_trace_with_its_own_path_is_entered_once(tmp_path) -> None:
                 model(torch.ones(1, 2))
                 t.step()
         assert len(run.steps) == 2
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "said"),
+    [
+        ({"alpha": 2}, {"alpha": 3}, "its alpha is 2 in a and 3 in b"),
+        ({"alpha": 2}, {}, "its alpha is 2 in a and (none) in b"),
+        ({"alpha": 2}, {"alpha": 2.0}, "its alpha is 2 in a and 2.0 in b"),
+    ],
+)
+def test_the_argument_that_differs_is_named(tmp_path, ours, theirs, said) -> None:
+    for name, options in (("a", ours), ("b", theirs)):
+        for path in (tmp_path / name, tmp_path / f"{name}2"):  # the second time by what is known of it
+            torch.manual_seed(1)
+            model = nn.Linear(3, 3)
+            torch.nn.init.ones_(model.weight)
+            torch.nn.init.ones_(model.bias)
+            with trace(model, path, level="ops", on_error="raise") as t:
+                for _ in range(2):
+                    x = model(torch.ones(1, 3))
+                    torch.add(x, x, **options)
+                    t.step()
+    for name in ("", "2"):
+        found = twinrun.compare_traces(tmp_path / f"a{name}", tmp_path / f"b{name}")
+        assert found.verdict == "different"
+        assert "aten.add.Tensor: everything before agrees, and what it takes differs: " + said in str(found)
+    assert twinrun.compare_traces(tmp_path / "a", tmp_path / "a2").verdict == "same"
+    assert twinrun.compare_traces(tmp_path / "a", tmp_path / "a2").structure == []
