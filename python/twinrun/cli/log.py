@@ -24,13 +24,16 @@ _OF_FILES = ("rank", "data", "data_bytes", "metadata", "metadata_bytes", "header
 _OF_RECORD = ("method", "chunk_bytes", "codec", "level", "xor", "bounded", "against")
 
 
-def _document(history: _core.History) -> dict:
+def _document(path: str, history: _core.History) -> dict:
     """As JSON has it."""
+    from ..runs.unnamed import folders_of_unnamed
+
     record = history.record
     return {
         **{name: getattr(history, name) for name in _OF_HISTORY},
         "record": {name: getattr(record, name) for name in _OF_RECORD} if record is not None else None,
         "others": history.entries_of_others(),
+        "unnamed": folders_of_unnamed(path, history),
         "provenance": [{"rank": p.rank, "json": p.json} for p in history.provenance],
         "steps": [
             {
@@ -70,7 +73,7 @@ def log(run: str, json_file: str | None) -> int:
         from ..report.document import write_text
 
         check_outputs({"--json": json_file}, [run])
-        write_text(json_file, json.dumps(_document(history), indent=1) + "\n")
+        write_text(json_file, json.dumps(_document(path, history), indent=1) + "\n")
         if json_file == "-":
             return 0
     from ..report.lines import print_parts, write_parts

@@ -14,7 +14,7 @@ from ..errors import DamagedFile, FormatError, TwinrunError
 from ..formats.files import open_regular, reading
 from ..marks import MANIFEST, METADATA_SUFFIX, STEP_FOLDER, STEP_MARK
 
-__all__ = ["Unnamed", "error_of_unnamed", "unnamed_of", "unnamed_steps"]
+__all__ = ["Unnamed", "error_of_unnamed", "folders_of_unnamed", "unnamed_of", "unnamed_steps"]
 
 _DIFFERENCE = re.compile(r"(rank-\d{5,})(?:\.\d+)?\.twr")
 _DIFFERENCE_MAGIC = b"TWRDIFF\n"
@@ -126,11 +126,25 @@ def unnamed_of(path: str, history: _core.History, label: str | None = None) -> T
 
     label: of the history, where `path` is a copy.
     """
+    if not _others(path, history):
+        return None
+    return error_of_unnamed(path, history, "left out", "bring the journal back from a copy", label)
+
+
+def folders_of_unnamed(path: str, history: _core.History) -> list[str]:
+    """The names of folders of whole steps that no journal names."""
+    return (
+        [os.path.basename(one) for one in unnamed_steps(path, history).whole]
+        if _others(path, history)
+        else []
+    )
+
+
+def _others(path: str, history: _core.History) -> bool:
+    """Whether there is any folder of a step that no journal names. In the usual case nothing is opened."""
     named = {step.folder for step in history.steps}
     with os.scandir(path) as entries:
-        if not any(e.name.startswith("step-") and e.name not in named for e in entries):
-            return None  # the usual case: nothing is opened
-    return error_of_unnamed(path, history, "left out", "bring the journal back from a copy", label)
+        return any(e.name.startswith("step-") and e.name not in named for e in entries)
 
 
 def _packed_unnamed(path: str, history: _core.History) -> dict[str, bool]:

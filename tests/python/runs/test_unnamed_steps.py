@@ -1,5 +1,6 @@
 """Whole steps that no journal names are not left out in silence: by whoever packs, saves, copies or compares a history."""
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -46,6 +47,8 @@ def test_log_and_compare_say_so(history: Path, tmp_path: Path) -> None:
     cut(history / "manifest.jsonl")
     assert LEFT_OUT in " ".join(command("log", history).out.split())
     assert LEFT_OUT not in command("log", tmp_path / "whole").out
+    for path, folders in ((history, ["step-0000000003"]), (tmp_path / "whole", [])):
+        assert json.loads(command("log", path, "--json", "-").out)["unnamed"] == folders
     result = twinrun.compare(history, history)
     assert result.verdict == "same" and any(LEFT_OUT in note for note in result.notes)
     with pytest.raises(twinrun.errors.Unmatched, match="not there"):
