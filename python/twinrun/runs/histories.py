@@ -109,6 +109,7 @@ class HistorySubject(Subject):
             self.notes.append(
                 f"{label}: its last step was being committed when the run ended; it is not part of the history"
             )
+        self.incomplete = list(history.incomplete)
         if history.incomplete:
             self.notes.append(f"{label}: {incomplete_note(history.incomplete)}")
         if others := others_note(history.entries_of_others()):

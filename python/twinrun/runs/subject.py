@@ -130,6 +130,9 @@ class Subject:
     # files.
     unknown: set[Place] = field(default_factory=set)
     unknown_names: list[str] = field(default_factory=list)
+    # Steps that are there and are no places, as not every rank committed them; and what to do, if that is known.
+    incomplete: list[int] = field(default_factory=list)
+    unnamed: TwinrunError | None = None
 
     @functools.cached_property
     def has_ranks(self) -> bool:
@@ -229,6 +232,8 @@ class Wrapped(Subject):
             inner.skipped,
             inner.unknown,
             inner.unknown_names,
+            inner.incomplete,
+            inner.unnamed,
         )
         self.inner = inner
 

@@ -101,3 +101,15 @@ def test_a_folder_of_that_name_without_steps_of_ours_is_nothing(history: Path, t
     os.symlink(tmp_path, history / "step-0000000010")
     assert twinrun.verify(history).notes == []
     assert command("pack", history, tmp_path / "rec").status == 0
+
+
+def test_a_missing_journal_is_why_steps_are_not_there(tmp_path: Path) -> None:
+    for name in "ab":
+        run_of_ranks(tmp_path / name, ranks_of(2))
+    (tmp_path / "a" / "rank-00001.jsonl").unlink()
+    for pair in ("ab", "ba"):
+        with pytest.raises(twinrun.errors.Unmatched) as caught:
+            twinrun.compare(*(tmp_path / name for name in pair))
+        said = str(caught.value)
+        assert "steps 1, 2, 3 of" in said and "not there: not every rank committed them" in said
+        assert "rank-00001.jsonl: missing" in said and "align" not in said
