@@ -130,7 +130,8 @@ class Subject:
     # files.
     unknown: set[Place] = field(default_factory=set)
     unknown_names: list[str] = field(default_factory=list)
-    # Steps that are there and are no places, as not every rank committed them; and what to do, if that is known.
+    # Steps that are there and are no places, as not every rank committed them. unnamed: what to do,
+    # where that is known.
     incomplete: list[int] = field(default_factory=list)
     unnamed: TwinrunError | None = None
 
