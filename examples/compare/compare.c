@@ -3,6 +3,7 @@
  * usage: compare [--atol X] [--rtol X] [--ulp N] [--nan-differs] [--integers] [--common] [--direct] [--cpu] [--json] A B
  *
  * Exit status: 0 the same, 1 different, 2 something could not be compared, or an error. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,9 +26,13 @@ static void print_differences(const twr_comparison* found) {
     for (i = all.first_field; i < all.fields; ++i) {
         twr_field_report field = {.size = sizeof field};
         if (twr_comparison_field(found, i, &field) != TWR_OK || field.different == 0) continue;
-        printf("step %lld, rank %d, %s: %llu of %llu elements differ, |a-b| is at most %g\n",
-               (long long)field.step, field.rank, field.field, (unsigned long long)field.different,
-               (unsigned long long)field.elements, field.max_abs_diff);
+        printf("step %lld, rank %d, %s: %s%llu of %llu elements differ", (long long)field.step, field.rank,
+               field.field, field.different_is_exact ? "" : "at least ", (unsigned long long)field.different,
+               (unsigned long long)field.elements);
+        if (isnan(field.max_abs_diff))
+            printf("; by how much is not known\n");
+        else
+            printf(", |a-b| is at most %g\n", field.max_abs_diff);
     }
     for (i = 0; i < all.problems; ++i)
         printf("not compared: %s\n", twr_comparison_problem(found, i));

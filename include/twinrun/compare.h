@@ -210,7 +210,7 @@ typedef struct twr_field_report {
     const uint64_t* max_abs_index;
     twr_value max_abs_a;
     twr_value max_abs_b;
-    /* The largest |a - b| / |a| of elements that differ, and where it is. */
+    /* The largest |a - b| / |a| of elements that differ, and where it is. NaN: not known. */
     double max_rel_diff;
     const uint64_t* max_rel_index;
     /* Root mean square of |a - b| over elements that differ, and over all. NaN: not known. */

@@ -82,12 +82,12 @@ class FieldComparison:
         Where the largest |a - b| is, if that is known.
     max_abs_a, max_abs_b : float, int or None
         The values there.
-    max_rel_diff : float
-        The largest |a - b| / |a| of the scalars that differ.
+    max_rel_diff : float or None
+        The largest |a - b| / |a| of the scalars that differ; None where `different_is_exact` is False.
     max_rel_index : tuple of int or None
         Where it is.
-    rms_diff : float
-        Root mean square of |a - b| over the scalars that differ.
+    rms_diff : float or None
+        Root mean square of |a - b| over the scalars that differ; None where `different_is_exact` is False.
     rms_diff_all : float or None
         The same over all scalars. Where `rms_diff_all_is_bound`, it is an upper bound.
     rms_diff_all_is_bound : bool
@@ -177,9 +177,9 @@ class FieldComparison:
     max_abs_index: tuple[int, ...] | None
     max_abs_a: float | int | None
     max_abs_b: float | int | None
-    max_rel_diff: float
+    max_rel_diff: float | None
     max_rel_index: tuple[int, ...] | None
-    rms_diff: float
+    rms_diff: float | None
     rms_diff_all: float | None
     rms_diff_all_is_bound: bool
     histogram: list[int]
@@ -272,9 +272,16 @@ class FieldComparison:
             a, b = self.first_ranks
             index += f" (rank {a})" if a == b else f" (rank {a} of the first run, {b} of the second)"
         if self.first_chunk is not None:
-            first, last = (f"[{', '.join(map(str, self.global_index(i) or ()))}]" for i in self.first_chunk)
-            index = "" if first == "[]" else first if first == last else f"{first} to {last}"
+            index = self._chunk_text()
         return ", ".join([*parts, self.field + index])
+
+    def _chunk_text(self) -> str:
+        """The first chunk that differs: '[0] to [1023]'; '' for one without an index."""
+        # Of texts the last index is that of a digest's word.
+        end = -1 if self.kind is not None and self.field.endswith(SUFFIX) else None
+        ends = [(self.global_index(i) or ())[:end] for i in self.first_chunk or ()]
+        first, last = (f"[{', '.join(map(str, i))}]" for i in ends)
+        return "" if first == "[]" else first if first == last else f"{first} to {last}"
 
     def _counted(self, sign: str = "≥ ") -> str:
         """How many elements differ: '3', '≥ 3' where there may be more."""
@@ -468,9 +475,13 @@ def facts_of(
         max_abs_index=index(found.max_abs_at),
         max_abs_a=r.max_abs_a,
         max_abs_b=r.max_abs_b,
-        max_rel_diff=r.max_rel_different,
+        max_rel_diff=r.max_rel_different if chunk is None else None,
         max_rel_index=index(found.max_rel_different_at),
-        rms_diff=math.sqrt(r.sum_squares_different / finite) if finite else 0.0,
+        rms_diff=None
+        if chunk is not None
+        else math.sqrt(r.sum_squares_different / finite)
+        if finite
+        else 0.0,
         rms_diff_all=rms_all,
         rms_diff_all_is_bound=r.scalars != r.scalars_read and r.cell >= 0,
         histogram=r.histogram,
@@ -511,9 +522,10 @@ def facts_of(
 def _without_distances(field: FieldComparison) -> FieldComparison:
     """The comparison of codes, whose distance means nothing."""
     known = None if field.different else 0.0
+    none = 0.0 if field.different_is_exact else None
     nothing = [0] * len(field.histogram)
     return dataclasses.replace(
         field, max_abs_diff=known, max_abs_diff_is_bound=False, max_abs_diff_at_least=0.0, max_abs_index=None,
-        max_abs_a=None, max_abs_b=None, max_rel_diff=0.0, max_rel_index=None, rms_diff=0.0, rms_diff_all=known,
+        max_abs_a=None, max_abs_b=None, max_rel_diff=none, max_rel_index=None, rms_diff=none, rms_diff_all=known,
         histogram=nothing, histogram_different=[*nothing],
     )  # fmt: skip

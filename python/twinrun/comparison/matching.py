@@ -190,11 +190,11 @@ def _steps_alone(
         alone = sorted((s for s in mine if s not in matched), key=lambda s: -1 if s is None else s)
         if alone:
             said = "files without a step" if alone == [None] else steps_named(alone)
-            why, fix = "", _fix(in_a, in_b, align)
+            fix = _fix(in_a, in_b, align)
             if align == "step" and {*alone} <= {*there.incomplete}:
-                why = f": not every rank committed {'it' if len(alone) == 1 else 'them'}"
-                fix = fix if there.unnamed is None else str(there.unnamed)
-            yield Unmatched(f"{said} of {here.label}: not there{why}", where=there.label, fix=fix)
+                why = f"not every rank committed {'it' if len(alone) == 1 else 'them'}"
+                fix = f"{why}: {fix if there.unnamed is None else there.unnamed}"
+            yield Unmatched(f"{said} of {here.label}: not there", where=there.label, fix=fix)
 
 
 def _fix(in_a: dict, in_b: dict, align: str) -> str:

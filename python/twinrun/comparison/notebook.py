@@ -85,7 +85,7 @@ def field_html(f: FieldComparison) -> str:
         rows += [] if f.same or not f.different_is_exact else [("|a − b|", number(f.first_abs_diff))]
         rows += [
             ("max |a − b|", bound + number(f.max_abs_diff)),
-            ("RMS of what differs", number(f.rms_diff if f.different_is_exact else None)),
+            ("RMS of what differs", number(f.rms_diff)),
         ]
     rows += [("type, shape", f"{f.kind or f.dtype} {list(f.shape)}"), ("method", f"{f.method} on {f.device}")]
     at = f.place() if f.same else f.field

@@ -93,7 +93,7 @@ class Overview:
         self.exact &= f.different_is_exact
         self.steps.add(f.step)
         if f.different:
-            self.max_rel = max(self.max_rel, f.max_rel_diff)
+            self.max_rel = max(self.max_rel, f.max_rel_diff or 0.0)
             self.steps_above.add(f.step)
             if self.above is None:  # a result that differs is false
                 self.above = f

@@ -67,7 +67,7 @@ class FieldSpread:
             a, b = f.max_abs_a, f.max_abs_b
             self.values = None if a is None or b is None else (float(a), float(b))
         self.largest[f.step] = max(self.largest.get(f.step, 0.0), value)
-        self.relative = max(self.relative, f.max_rel_diff)
+        self.relative = max(self.relative, f.max_rel_diff or 0.0)
         if f.elements:
             self.differing = max(self.differing, f.different / f.elements)
 

@@ -407,9 +407,11 @@ class Comparison:
             "step": f.step,
             "rank": f.rank,
             "field": f.field,
-            "index": list(f.first_index or ()),
+            "index": None if f.first_chunk is not None else list(f.first_index or ()),
             **(
-                {} if f.global_offset is None else {"global_index": list(f.global_index(f.first_index) or ())}
+                {}
+                if f.global_offset is None or f.first_chunk is not None
+                else {"global_index": list(f.global_index(f.first_index) or ())}
             ),
             **({} if f.first_ranks is None else {"ranks": list(f.first_ranks)}),
             **({} if f.key is None else {"key": f.key, "id": f.first_id}),

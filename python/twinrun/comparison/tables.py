@@ -20,7 +20,7 @@ _COLUMNS = (
     "first_a", "first_b", "first_abs_diff", "max_abs_diff", "max_abs_diff_is_bound", "max_abs_diff_at_least",
     "max_abs_index", "max_abs_id", "max_rel_diff", "rms_diff", "rms_diff_all", "rms_diff_all_is_bound", "atol",
     "rtol", "ulps", "key", "ranks", "method", "bytes", "elements_read", "seconds", "device", "global_shape",
-    "global_offset", "different_is_exact",
+    "global_offset", "different_is_exact", "first_chunk",
 )  # fmt: skip
 
 
@@ -28,8 +28,13 @@ def _columns(c: Comparison) -> dict[str, list[Any]]:
     columns = {}
     for name in _COLUMNS:
         values = [getattr(f, name) for f in c.fields]
-        columns[name] = [list(v) if isinstance(v, tuple) else v for v in values]
+        columns[name] = [_lists(v) for v in values]
     return columns
+
+
+def _lists(value: Any) -> Any:
+    """Nested tuples as lists."""
+    return [_lists(one) for one in value] if isinstance(value, tuple) else value
 
 
 def data_frame(c: Comparison) -> pandas.DataFrame:
@@ -79,6 +84,8 @@ def arrow_table(c: Comparison) -> pyarrow.Table:
             types[name] = pa.float64()
         elif name in texts:
             types[name] = pa.string()
+        elif name == "first_chunk":
+            types[name] = pa.list_(pa.list_(pa.int64()))
         elif name.endswith(("index", "shape", "offset")):
             types[name] = pa.list_(pa.int64())
         elif name.endswith(("_is_bound", "_is_exact")):

@@ -83,8 +83,6 @@ def cut_where_they_differ(a: str, b: str) -> tuple[str, str]:
 def difference_text(f: FieldComparison, with_rank: bool) -> str:
     """'x[3]: 1 against 2, |a-b| = 1 > 1e-09 (100%)', of the first element of a field that differs."""
     if not f.different_is_exact:
-        if f.first_chunk is not None and f.kind is not None and f.field.endswith(SUFFIX):
-            f = replace(f, first_chunk=(f.first_chunk[0][:-1], f.first_chunk[1][:-1]))
         return (
             f"{f._place(with_rank)}: exact digests of {f.different} of {counted(f.chunks, 'chunk')} differ; "
             "which elements, only the data could say"

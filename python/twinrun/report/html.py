@@ -282,8 +282,7 @@ def _place(f: FieldComparison, with_rank: bool) -> list[tuple[str, object]]:
     if f.first_id is not None:
         pairs.append(("ID", f.first_id))
     if f.first_chunk is not None:
-        first, last = ("[" + ", ".join(map(str, f.global_index(i) or ())) + "]" for i in f.first_chunk)
-        pairs.append(("first chunk", f"{first} to {last}"))
+        pairs.append(("first chunk", f._chunk_text()))
     if f.first_index:
         pairs.append(("index", "[" + ", ".join(map(str, f.global_index(f.first_index) or ())) + "]"))
     return pairs
@@ -453,7 +452,7 @@ def _map(
         cell = sums.setdefault((row_of[row], column_of[step]), [0, 0, 0.0, ""])
         cell[0] += g.different
         cell[1] += g.elements
-        cell[2] = max(cell[2], g.largest or 0.0)
+        cell[2] = None if cell[2] is None or g.largest is None else max(cell[2], g.largest)
         cell[3] = cell[3] if g.exact else "≥ "
     cells: dict[tuple[int, int], tuple[float | None, str]] = {}
     table_rows = []

@@ -87,11 +87,16 @@ def growth_figure(comparison: Comparison, title: str | None = None) -> Figure:
         axes.set_yscale("log")
         axes.legend(ncols=2, fontsize=9)
     else:
-        axes.text(0.5, 0.5, "no difference", ha="center", va="center", transform=axes.transAxes)
+        said = "no difference" if not comparison.different else "they differ, and by how much is not known"
+        axes.text(0.5, 0.5, said, ha="center", va="center", transform=axes.transAxes)
     steps = sorted({s for points in lines.values() for s, *_ in points})
     axes.set_xticks(steps[:: max(1, len(steps) // 12)])
     axes.set_xlabel("step")
     axes.set_ylabel("largest |a − b|" + (" (▽: at most, from metadata alone)" if bounds else ""))
+    unknown = sorted({f.step for f in comparison.fields if f.step is not None and not f.different_is_exact})
+    if drawn and unknown:
+        many = f"{unknown[0]} to {unknown[-1]}" if len(unknown) > 1 else str(unknown[0])
+        axes.set_xlabel(f"step (of {many} some differ by an unknown amount: no data)")
     axes.set_title(_label(title or f"{comparison.a} against {comparison.b}"))
     axes.grid(alpha=0.3)
     return figure
@@ -114,10 +119,17 @@ def map_figure(comparison: Comparison, field: str | None = None, step: int | Non
 
     found, said = look(comparison, 1, wanted=wanted)
     if not found:
-        what = "no field" if field is None else f"field {field!r}"
         at = "" if step is None else f" at step {step}"
+        what = f"no field{at} has" if field is None else f"field {field!r} has no"
+        if any(wanted(f) and not f.different_is_exact for f in comparison.fields):
+            raise TwinrunError(
+                f"digests say that elements{at} differ, and not which: there is no map",
+                where=comparison.b,
+                fix="keep the data of both runs",
+            )
         raise TwinrunError(
-            said or f"{what}{at} has elements that differ: there is no map", where=comparison.b
+            said or f"{what} elements that differ{'' if field is None else at}: there is no map",
+            where=comparison.b,
         )
     (places,) = found
     f = places.field

@@ -379,7 +379,7 @@ def _details(c: Comparison) -> Iterator[Line]:
     if c.device_seconds > 0:
         yield Line(f"device: {c.device_seconds:.3g} s of copies and kernels", "dim", wraps=True)
     first = c.first
-    if first is not None and first.kind is None:
+    if first is not None and first.kind is None and first.different_is_exact:
         yield Line(
             f"first difference: a = {exact(first.first_a)}, b = {exact(first.first_b)}", "dim", wraps=True
         )

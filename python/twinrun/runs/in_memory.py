@@ -82,8 +82,8 @@ class Arrays(Subject):
 
 
 def _is_wide(dtype: np.dtype) -> bool:
-    """Whether these are floating-point numbers for which the core has no type."""
-    return dtype.kind in "fc" and dtype_of(dtype) is None
+    """Whether these are long doubles, for which the core has no type."""
+    return dtype.char in "gG" and dtype_of(dtype) is None
 
 
 def _wide(name: str, array: np.ndarray | np.generic, label: str) -> list[FieldRef]:

@@ -112,6 +112,14 @@ class Writer {
         key(name);
         null();
     }
+    // NaN: it is not known.
+    void known_member(const char* name, double one) {
+        if (std::isnan(one)) {
+            null_member(name);
+        } else {
+            member(name, one);
+        }
+    }
     void index_member(const char* name, bool there, const std::vector<std::uint64_t>& index) {
         if (there) {
             list_member(name, index);
@@ -193,9 +201,9 @@ void write_field(Writer& out, const FieldFacts& f) {
     out.index_member("max_abs_index", f.max_abs_a.has_value(), f.max_abs_index);
     out.member("max_abs_a", f.max_abs_a);
     out.member("max_abs_b", f.max_abs_b);
-    out.member("max_rel_diff", f.max_rel_diff);
+    out.known_member("max_rel_diff", f.max_rel_diff);
     out.index_member("max_rel_index", f.has_max_rel_index, f.max_rel_index);
-    out.member("rms_diff", f.rms_diff);
+    out.known_member("rms_diff", f.rms_diff);
     out.member("rms_diff_all", f.rms_diff_all);
     out.member("rms_diff_all_is_bound", f.rms_diff_all_is_bound);
     out.histogram("histogram", f.histogram);
@@ -243,7 +251,7 @@ void write_first(Writer& out, const RunsResult& result) {
     out.member("step", f.step);
     out.member("rank", f.rank);
     out.member("field", f.name);
-    out.list_member("index", f.first_index);
+    out.index_member("index", f.first_a.has_value(), f.first_index);
     out.member("a", f.first_a);
     out.member("b", f.first_b);
     out.key("abs_diff");

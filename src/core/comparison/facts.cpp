@@ -109,6 +109,7 @@ FieldFacts facts_of(const FieldResult& found, const RunField& a, Step step, std:
     if (!kind && a.name.ends_with(kTextLabel)) kind = "text";
     if (!kind && a.unit) kind = a.unit->starts_with('M') ? "date" : "time span";
     const bool numbers = !kind;
+    constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
     FieldFacts f;
     f.step = step;
     f.rank = rank;
@@ -150,11 +151,12 @@ FieldFacts facts_of(const FieldResult& found, const RunField& a, Step step, std:
             f.max_abs_a = value_of(a.dtype, found.max_bits_a);
             f.max_abs_b = value_of(a.dtype, found.max_bits_b);
         }
-        f.max_rel_diff = read.max_rel_different;
+        f.max_rel_diff = f.different_is_exact ? read.max_rel_different : kUnknown;
         f.has_max_rel_index = read.max_rel_different_at != kNowhere;
         if (f.has_max_rel_index) f.max_rel_index = index_of(a, read.max_rel_different_at);
         const std::uint64_t finite = read.different - read.infinite;
         if (finite != 0) f.rms_diff = std::sqrt(read.sum_squares_different / static_cast<double>(finite));
+        if (!f.different_is_exact) f.rms_diff = kUnknown;
         const double squares = sum_squares_of_all(read.sum_squares, found.proven, decision.tolerance);
         const std::uint64_t total = found.scalars - read.infinite;
         if (!std::isnan(squares) && f.different_is_exact)
@@ -164,6 +166,8 @@ FieldFacts facts_of(const FieldResult& found, const RunField& a, Step step, std:
     } else if (found.same()) {
         f.max_abs_diff = 0.0;
         f.rms_diff_all = 0.0;
+    } else if (!f.different_is_exact) {
+        f.max_rel_diff = f.rms_diff = kUnknown;
     }
     f.tree = found.tree;
     f.sketch = found.sketch;

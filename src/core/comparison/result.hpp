@@ -60,7 +60,7 @@ struct FieldFacts {
     double max_abs_diff_at_least = 0;
     std::vector<std::uint64_t> max_abs_index;
     std::optional<ElementValue> max_abs_a, max_abs_b;
-    double max_rel_diff = 0;
+    double max_rel_diff = 0;  // NaN, as rms_diff: not known
     bool has_max_rel_index = false;
     std::vector<std::uint64_t> max_rel_index;
     double rms_diff = 0;

@@ -41,6 +41,10 @@ std::string allowed_text(const FieldFacts& f) {
     return tolerance_text(f.decision.tolerance, f.decision.ulps);
 }
 
+std::string counted(std::uint64_t count, const char* what) {
+    return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
+
 // What is known where only digests are: "x[0] to x[1023]: exact digests differ".
 std::string chunks_text(const FieldFacts& f, bool with_rank) {
     std::vector<std::uint64_t> begin = f.chunk_begin;
@@ -52,8 +56,8 @@ std::string chunks_text(const FieldFacts& f, bool with_rank) {
     std::string text = place_of(f, with_rank);
     if (!begin.empty()) text += shape_text(begin);
     if (begin != end) text += " to " + shape_text(end);
-    return text + ": exact digests of " + std::to_string(f.different) + " of " + std::to_string(f.chunks) +
-           " chunks differ; which elements, only the data could say";
+    return text + ": exact digests of " + std::to_string(f.different) + " of " + counted(f.chunks, "chunk") +
+           " differ; which elements, only the data could say";
 }
 
 std::string difference_text(const FieldFacts& f, bool with_rank) {
@@ -84,10 +88,6 @@ std::string difference_text(const FieldFacts& f, bool with_rank) {
         f.decision.ulps ? ulps_text(f.first_a->scalar, f.first_a->real, f.first_b->real) : "";
     return place + values + ", |a-b| = " + shown + steps + " > " + allowed +
            percent_text(real(*f.first_a), difference);
-}
-
-std::string counted(std::uint64_t count, const char* what) {
-    return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
 }
 
 std::string size_text(double bytes) {

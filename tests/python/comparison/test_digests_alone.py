@@ -98,7 +98,9 @@ def test_every_report_says_so(runs: tuple[Path, Path], tmp_path: Path) -> None:
     found = load_json(facts.read_text())
     assert found["verdict"] == "different"
     assert found["first_divergence"]["first_chunk"] == [[0], [1023]]
-    assert (found["first_divergence"]["index"], found["first_divergence"]["a"]) == ([], None)
+    assert (found["first_divergence"]["index"], found["first_divergence"]["a"]) == (None, None)
+    assert "first difference: a =" not in done.out
+    assert "≥ 2 of 100,000 differ, max |a − b| ?" in page.read_text()
     by_name = {f["field"]: f for f in found["fields"]}
     assert (by_name["x"]["different_is_exact"], by_name["x"]["first_chunk"]) == (False, [[0], [1023]])
     assert (by_name["n"]["different_is_exact"], by_name["n"]["first_chunk"]) == (True, None)
@@ -116,9 +118,14 @@ def test_in_python(runs: tuple[Path, Path]) -> None:
     assert found.to_arrow().column("different_is_exact").to_pylist() == [False, True]
     with pytest.raises(twinrun.Incomparable, match="digests say that elements differ, and not which"):
         list(found.differences())
-    with pytest.raises(twinrun.TwinrunError, match="there is no map"):
+    with pytest.raises(twinrun.TwinrunError, match="elements differ, and not which: there is no map"):
         found.plot("map")
-    found.plot("growth")
+    with pytest.raises(twinrun.TwinrunError, match="field 'n' has no elements that differ: there is no map"):
+        found.plot("map", field="n")
+    drawn = [text.get_text() for axes in found.plot("growth").axes for text in axes.texts]
+    assert drawn == ["they differ, and by how much is not known"]
+    assert (first.max_rel_diff, first.rms_diff) == (None, None)
+    assert found.to_arrow().column("first_chunk").to_pylist() == [[[0], [1023]], None]
     assert json.dumps(document(found))
 
 
@@ -216,3 +223,16 @@ def test_a_study_counts_such_results_as_different(runs: tuple[Path, Path]) -> No
     found = compare_results(*runs)
     assert (found["verdict"], found["first_field"], found["different_elements"]) == ("different", "x", 2)
     assert found["max_abs_diff"] is None
+
+
+def test_the_picture_says_where_sizes_are_unknown(tmp_path: Path) -> None:
+    paths = []
+    for name, factor in (("a", 1.0), ("b", 2.0)):
+        with twinrun.Run(tmp_path / name, keep_data_steps=1) as run:
+            for step in (1, 2, 3):
+                run.capture(step, {"x": np.arange(100.0) * factor})
+        paths.append(tmp_path / name)
+    found = twinrun.compare(*paths)
+    assert [f.different_is_exact for f in found.fields] == [False, False, True]
+    (axes,) = found.plot("growth").axes
+    assert "of 1 to 2 some differ by an unknown amount" in axes.get_xlabel()

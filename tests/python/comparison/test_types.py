@@ -634,3 +634,17 @@ def test_no_tolerance_holds_for_dates(tmp_path: Path) -> None:
         command("compare", tmp_path / "h", tmp_path / "i", "--atol", "1e30", "--tolerate-integers").status
         == 1
     )
+
+
+def test_float8_arrays_of_ml_dtypes_in_memory() -> None:
+    """NumPy counts float8_e5m2 among its own floating-point types; it is no long double."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    a = np.zeros((8, 8), "u1")
+    b = a.copy()
+    b[3, 3] = 128  # the zero of the other sign
+    for name in ("float8_e5m2", "float8_e4m3fn"):
+        x, y = a.view(getattr(ml_dtypes, name)), b.view(getattr(ml_dtypes, name))
+        for pair in (({"w": x}, {"w": y}), (x, y)):
+            found = twinrun.compare(*pair)
+            assert (found.different, found.fields[0].dtype, found.fields[0].elements) == (1, "u8", 64)
+        assert twinrun.compare({"w": x}, {"w": y}, types="values").verdict == "same"

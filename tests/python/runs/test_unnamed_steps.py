@@ -111,5 +111,5 @@ def test_a_missing_journal_is_why_steps_are_not_there(tmp_path: Path) -> None:
         with pytest.raises(twinrun.errors.Unmatched) as caught:
             twinrun.compare(*(tmp_path / name for name in pair))
         said = str(caught.value)
-        assert "steps 1, 2, 3 of" in said and "not there: not every rank committed them" in said
+        assert "steps 1, 2, 3 of" in said and "not there; not every rank committed them: " in said
         assert "rank-00001.jsonl: missing" in said and "align" not in said
