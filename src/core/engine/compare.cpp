@@ -147,7 +147,7 @@ std::uint64_t read_of(const FieldSide& side) { return side.metadata->bytes_read(
 // Largest |a - b| over everything: exact where it was read, else what the proofs allow.
 void bound_maximum(FieldResult& result, const DifferenceRule& rule) {
     result.max_abs_unread = result.unread_different == 0 ? largest_unread(result.proven, rule.tolerance)
-                                                          : std::numeric_limits<double>::quiet_NaN();
+                                                         : std::numeric_limits<double>::quiet_NaN();
     const LargestOfAll largest = largest_of_all(result.read.max_abs, result.max_abs_unread);
     result.max_abs = largest.value;
     result.max_abs_is_bound = largest.is_bound && result.unread_different == 0;
@@ -333,8 +333,8 @@ Result<> run_sketches(const FieldSide& a, const FieldSide& b, const ChunkProof& 
 // What digests left open, where no elements are at hand. Exact digests that differ decide it, for
 // equal values have equal ones. Those of the published kind have not: they see the sign of a zero.
 // Error: other digests do not decide.
-Result<> without_elements(const FieldSide& a, std::span<const Range> open,
-                          const ChunkProof& proof, const CompareOptions& options, FieldResult& result) {
+Result<> without_elements(const FieldSide& a, std::span<const Range> open, const ChunkProof& proof,
+                          const CompareOptions& options, FieldResult& result) {
     const FieldMetadata& field = *metadata_of(a);  // whose settings are those of b
     const bool decides = is_exact(field.settings.rule.kind) && field.settings.kind == DigestKind::linear &&
                          options.rule.tolerance == Tolerance{} && options.rule.measure.plain();
