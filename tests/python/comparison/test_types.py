@@ -648,3 +648,15 @@ def test_float8_arrays_of_ml_dtypes_in_memory() -> None:
             found = twinrun.compare(*pair)
             assert (found.different, found.fields[0].dtype, found.fields[0].elements) == (1, "u8", 64)
         assert twinrun.compare({"w": x}, {"w": y}, types="values").verdict == "same"
+
+
+def test_only_numpys_own_long_doubles_are_long_doubles() -> None:
+    """The same where ml_dtypes is missing: its type has the kind of NumPy's floating-point numbers."""
+    from types import SimpleNamespace
+
+    from twinrun.runs.in_memory import _is_wide
+
+    assert not _is_wide(SimpleNamespace(kind="f", char="5", itemsize=1, byteorder="<"))  # type: ignore[arg-type]
+    for kind in (np.longdouble, np.clongdouble):
+        assert _is_wide(np.dtype(kind)) == (np.dtype(np.longdouble).itemsize > 8)
+    assert not _is_wide(np.dtype(np.float64))
