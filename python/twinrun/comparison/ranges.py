@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from .. import _core
 from ..errors import Incomparable, TwinrunError
 from ..formats.element_types import FLOATING, scalars_of
+from ..formats.facts import SUMMARY
 from ..runs.fields import FieldRef
 from ..runs.order import columns_of
 from ..runs.subject import Place
@@ -246,6 +247,13 @@ def compare_part(
             )
         except TwinrunError as e:
             raise type(e)(f"{place_text(place)}: field {a.name!r}: {e}") from None
+    if a.name == SUMMARY and compared.unread_different:
+        # Rules and formats decide which attributes count, and the code is of all of them.
+        raise Incomparable(
+            f"{place_text(place)}: field {a.name!r}: the attributes of the indexed files differ, and without the files nobody knows which",
+            where=f"{a.where}, {b.where}",
+            fix=f"compare with the data files at hand, or leave the attributes out: --leave-out '{SUMMARY}'",
+        )
     like = FieldRef(a.name, a.dtype, a.byte_order, a.shape, a.fortran_order, a.where, kind=a.kind or b.kind)
     like.place = a.place if a.user_place == b.user_place else None
     like.unit = a.unit
