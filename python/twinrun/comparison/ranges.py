@@ -247,12 +247,13 @@ def compare_part(
             )
         except TwinrunError as e:
             raise type(e)(f"{place_text(place)}: field {a.name!r}: {e}") from None
-    if a.name == SUMMARY and compared.unread_different:
-        # Rules and formats decide which attributes count, and the code is of all of them.
+    # Rules and formats decide which attributes count, and this code is of all of them. Other fields
+    # of its name have no kind.
+    if a.name == SUMMARY and "code" in (a.kind, b.kind) and compared.unread_different:
         raise Incomparable(
-            f"{place_text(place)}: field {a.name!r}: the attributes of the indexed files differ, and without the files nobody knows which",
+            f"{place_text(place)}: field {a.name!r}: attributes of the indexed files differ; which, only the files could say",
             where=f"{a.where}, {b.where}",
-            fix=f"compare with the data files at hand, or leave the attributes out: --leave-out '{SUMMARY}'",
+            fix=f"compare with the data files at hand, or leave out {SUMMARY!r} with --leave-out",
         )
     like = FieldRef(a.name, a.dtype, a.byte_order, a.shape, a.fortran_order, a.where, kind=a.kind or b.kind)
     like.place = a.place if a.user_place == b.user_place else None

@@ -192,9 +192,24 @@ def test_metadata_takes_nothing_away(tmp_path: Path) -> None:
         done = command("compare", metadata[0], metadata[1])
         assert done.status == (1 if at_hand else 2) and "(attributes)" in done.last
         assert command("compare", metadata[0], metadata[1], "--leave-out", "(attributes)").status == 0
+    # A rule may leave out what differs.
+    assert command("compare", metadata[0], metadata[1], "--ignore-attribute", "units").status == 2
+    with pytest.raises(
+        twinrun.Incomparable, match=r"only the files could say.*'\(attributes\)' with leave_out"
+    ):
+        twinrun.compare(metadata[0], metadata[1])
     other = write(tmp_path / "d.h5", np.arange(100), units="m")
     assert twinrun.compare(metadata[0], other).same
     assert command("compare", metadata[1], other).status == 2
+
+
+def test_a_field_with_the_name_of_the_code_of_all_attributes(tmp_path: Path) -> None:
+    """It is a field like any other: exact digests that differ decide it."""
+    for name, value in (("a", 0.0), ("b", 1.0)):
+        with twinrun.Run(tmp_path / name, atol=0, keep_data=False) as run:
+            run.capture(1, {"(attributes)": np.full(10, value), "x": np.zeros(10)})
+    found = twinrun.compare(tmp_path / "a", tmp_path / "b")
+    assert found.verdict == "different" and found.first.field == "(attributes)"
 
 
 def test_metadata_that_keeps_no_attributes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
