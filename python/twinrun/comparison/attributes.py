@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..errors import Uncompared
+from ..errors import TwinrunError, Uncompared
 from ..formats.facts import SUMMARY, Fact
 from ..formats.model import summary_fields
 from ..formats.texts import SUFFIX
@@ -23,6 +23,7 @@ __all__ = [
     "renamed_array",
     "uncompared",
     "under_one_name",
+    "with_facts_of_files",
     "with_summaries",
 ]
 
@@ -291,6 +292,62 @@ def renamed_array(opened: Opened, old: str, new: str) -> Opened:
         labels = {label: f.label + label[len(opened.facts[label].label) :] for label, f in renamed}
         made.facts = {labels[label]: f for label, f in renamed}
         made.format_of = {labels[label]: format for label, format in opened.format_of.items()}
+    return made
+
+
+def with_facts_of_files(a: Opened, b: Opened, left_out: Callable[[str], bool]) -> tuple[Opened, Opened]:
+    """Both places; of metadata whose file is at hand, with the facts of that file in place of their code.
+
+    Rules and formats decide which attributes count, and the code is of all of them. Files are opened
+    only where it matters: equal codes are equal attributes. Both stay as they are where one of them has
+    nothing but its code, or a file cannot be opened, or has facts of several steps. left_out: whether a rule
+    leaves a field out, as it may the code.
+    """
+    if not any(SUMMARY in side for side in (a, b)) or left_out(SUMMARY) or _equal_codes(a, b):
+        return a, b
+    made = _of_file(a), _of_file(b)
+    return (a, b) if made[0] is None or made[1] is None else (made[0], made[1])
+
+
+def _equal_codes(a: Opened, b: Opened) -> bool:
+    """Whether metadata of both has the same code of all attributes, of files of one format."""
+    if a.formats != b.formats:
+        return False
+    digests = []
+    for side in (a, b):
+        ref = side.get(SUMMARY)
+        if ref is None or ref.metadata is None or ref.facts is None or ref.facts.outdated:
+            return False
+        sections = [ref.metadata.section(ref.metadata_field, name) for name in ("tree", "fine")]
+        digests.append((ref.digest, sections))
+    return digests[0] == digests[1]
+
+
+def _of_file(opened: Opened) -> Opened | None:
+    """A place with the facts of its file; as it is where it is no metadata.
+
+    None where they are not at hand.
+    """
+    if opened.reopen is None:
+        unknown = SUMMARY in opened or any(ref.no_data for ref in opened.values())
+        return None if unknown else opened
+    try:
+        content = opened.reopen()
+    except TwinrunError:  # digests may prove all that is asked for
+        return None
+    facts = content.facts.values()
+    if any(fact.step is not None for fact in facts):
+        return None
+    made = opened.with_fields({name: ref for name, ref in opened.items() if name != SUMMARY})
+    made.facts, made.format_of = {}, {}
+    dialect = content.dialect or content.format
+    made.formats = {dialect}
+    for fact in facts:
+        made.keep(fact, dialect)
+    # The array has the name of its file, which may have been renamed since.
+    name = content.array_name or next(iter(content.fields), None)
+    if content.one_array and opened.array_name is not None and name not in (None, opened.array_name):
+        made = renamed_array(made, name, opened.array_name)
     return made
 
 

@@ -9,7 +9,7 @@ from ..errors import Incomparable, TwinrunError
 from ..formats.element_types import INTEGERS
 from ..runs.fields import FieldRef
 from ..runs.subject import Opened, Place, Unopened
-from .attributes import under_one_name, with_summaries
+from .attributes import under_one_name, with_facts_of_files, with_summaries
 from .entry import pieces_of_share
 from .facts import compare_facts
 from .field import FieldComparison
@@ -62,6 +62,7 @@ def compare_place(
             found.remarks.notes_a += in_a.notes
             in_b = stack.enter_context(request.b.open((match.step_b, ranks[1]), request.use_metadata, False))
             found.remarks.notes_b += in_b.notes
+            in_a, in_b = with_facts_of_files(in_a, in_b, wanted.leaves_out)
             if request.globs is None:
                 in_a, in_b = under_one_name(in_a, in_b)
             in_a, in_b = with_summaries(in_a, in_b)

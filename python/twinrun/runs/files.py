@@ -251,9 +251,9 @@ class Files(Subject):
                 if part.file.use_prefix:
                     owner = part.file.prefix
                 else:
-                    _keep(opened, Fact.of(part.file.label, FILE, format), format)
+                    opened.keep(Fact.of(part.file.label, FILE, format), format)
             for fact in texts_of_header(part.path, texts).facts.values():
-                _keep(opened, replace(fact, owner=owner), format)
+                opened.keep(replace(fact, owner=owner), format)
         return Listed(plain, "files", opened=opened)
 
     @contextlib.contextmanager
@@ -311,10 +311,10 @@ class Files(Subject):
         dialect = content.dialect or content.format
         opened.formats.add(dialect)
         if not isinstance(part.file, str) and self._needs_file_name(part.file, content):
-            _keep(opened, Fact.of(part.file.label, FILE, content.format), dialect)
+            opened.keep(Fact.of(part.file.label, FILE, content.format), dialect)
         for fact in content.facts.values():
             if fact.step in (None, part.step):
-                _keep(opened, replace(fact, owner=name_in_folder(fact.owner)), dialect)
+                opened.keep(replace(fact, owner=name_in_folder(fact.owner)), dialect)
         for name, why in content.skipped:
             in_step = re.match(r"step-(\d+)/", name)
             if in_step is None or int(in_step[1]) == part.step:
@@ -392,19 +392,6 @@ def _of_step(refs: list[FieldRef], content: FileContent, part: _Part) -> tuple[l
         ref.name = series
         named[series] = ref
     return list(named.values()), notes
-
-
-def _keep(opened: Opened, fact: Fact, format: str) -> None:
-    """Adds a fact.
-
-    If its label exists, primes (') are appended. format: the format that the fact comes from.
-    """
-    assert opened.facts is not None
-    label = fact.label
-    while label in opened.facts:
-        label += "'"
-    opened.facts[label] = fact
-    opened.format_of[label] = format
 
 
 def one_array_format(name: str) -> bool:

@@ -62,6 +62,7 @@ class _Metadata(Subject):
                 if reopen is not None:
                     check_layout(metadata, indexed, reopen())
                 opened.notes += check_content(metadata, refs)
+            opened.reopen = reopen
         except MissingFile:
             opened.notes.append(f"{self.label}: its data is not available: only its metadata is compared")
             for ref in refs:

@@ -9,12 +9,13 @@ import contextlib
 import copy
 import fnmatch
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from .. import _core
 from ..errors import TwinrunError
+from ..formats import FileContent
 from ..formats.facts import Fact
 from .fields import FieldRef
 
@@ -56,7 +57,8 @@ class Opened(dict[str, FieldRef]):
     reason) of what exists and cannot be compared. formats: of the files; format_of: the format of the file of
     a fact, by label. notes: what the user should know about the place. one_array: a file of a format that
     holds one array is among its files. array_name: the name of its only array, a prefix of its fields.
-    unopened: its files that cannot be opened.
+    unopened: its files that cannot be opened. reopen: opens the file whose metadata this is, where it is at
+    hand: its facts are read when they are asked for.
     """
 
     def __init__(self, fields: Mapping[str, FieldRef] | None = None) -> None:
@@ -69,12 +71,25 @@ class Opened(dict[str, FieldRef]):
         self.one_array = False
         self.array_name: str | None = None
         self.unopened: list[Unopened] = []
+        self.reopen: Callable[[], FileContent] | None = None
 
     def with_fields(self, fields: Mapping[str, FieldRef]) -> Opened:
         """The same place with other fields."""
         made = Opened(fields)
         vars(made).update(vars(self))
         return made
+
+    def keep(self, fact: Fact, format: str) -> None:
+        """Adds a fact to `facts`, which is no None.
+
+        If its label exists, primes (') are appended. format: the format that the fact comes from.
+        """
+        assert self.facts is not None
+        label = fact.label
+        while label in self.facts:
+            label += "'"
+        self.facts[label] = fact
+        self.format_of[label] = format
 
 
 @dataclass

@@ -174,7 +174,10 @@ def test_steps_and_ranks(tmp_path: Path) -> None:
 
 
 def test_metadata_takes_nothing_away(tmp_path: Path) -> None:
-    """Of indexed files attributes are read from the files; where these are gone, metadata has the code of all of them."""
+    """Of indexed files attributes are read from the files; where these are gone, metadata has the code of all of them.
+
+    Rules leave out attributes of files that are at hand, whether these or their metadata are named.
+    """
     names = {"a": "m", "b": "km", "c": "m"}
     for name, units in names.items():
         write(tmp_path / name / "x.h5", np.arange(100), units=units)
@@ -190,10 +193,13 @@ def test_metadata_takes_nothing_away(tmp_path: Path) -> None:
         assert command("compare", metadata[0], metadata[2]).status == 0
         # The code alone says that some attribute differs, and not whether that one counts.
         done = command("compare", metadata[0], metadata[1])
-        assert done.status == (1 if at_hand else 2) and "(attributes)" in done.last
+        assert done.status == (1 if at_hand else 2)
+        assert ("x@units: 'm' against 'km'" if at_hand else "(attributes)") in done.last
+        # A rule may leave out what differs.
+        for rule in (("--ignore-attribute", "units"), ("--leave-out", "x"), ("--field", "y")):
+            done = command("compare", metadata[0], metadata[1], *rule)
+            assert done.status == (0 if at_hand or rule[0] == "--field" else 2), (at_hand, rule)
         assert command("compare", metadata[0], metadata[1], "--leave-out", "(attributes)").status == 0
-    # A rule may leave out what differs.
-    assert command("compare", metadata[0], metadata[1], "--ignore-attribute", "units").status == 2
     with pytest.raises(
         twinrun.Incomparable, match=r"only the files could say.*'\(attributes\)' with leave_out"
     ):
@@ -201,6 +207,30 @@ def test_metadata_takes_nothing_away(tmp_path: Path) -> None:
     other = write(tmp_path / "d.h5", np.arange(100), units="m")
     assert twinrun.compare(metadata[0], other).same
     assert command("compare", metadata[1], other).status == 2
+
+
+def test_attributes_that_only_one_file_has_of_two_with_metadata(tmp_path: Path) -> None:
+    """The verdicts are those of the files, whichever of them are named by their metadata."""
+    with_units, without = write(tmp_path / "a.h5", units="m"), write(tmp_path / "b.h5")
+    np.savez(tmp_path / "c.npz", x=np.array([1, 2, 3]), y=np.arange(4.0))
+    for other, plain in ((without, (1, 0)), (tmp_path / "c.npz", (1, 0))):
+        twinrun.index(with_units, other)
+        for a, b in ((with_units, other), (other, with_units)):
+            for named in ((f"{a}.twm", f"{b}.twm"), (f"{with_units}.twm", other), (a, b)):
+                assert command("compare", *named).status == plain[0], named
+                assert command("compare", *named, "--ignore-attribute", "units").status == plain[1], named
+
+
+def test_a_file_that_was_renamed_with_its_metadata(tmp_path: Path) -> None:
+    a, b = write(tmp_path / "a.h5", units="m"), write(tmp_path / "b.h5", units="km")
+    twinrun.index(a, b)
+    away = tmp_path / "there"
+    away.mkdir()
+    for path in (a, b):
+        path.rename(away / path.name)
+        Path(f"{path}.twm").rename(away / f"{path.name}.twm")
+    result = twinrun.compare(away / "a.h5.twm", away / "b.h5.twm")
+    assert [d.label for d in result.attributes] == ["x@units"]
 
 
 def test_a_field_with_the_name_of_the_code_of_all_attributes(tmp_path: Path) -> None:
