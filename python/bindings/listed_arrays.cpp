@@ -205,15 +205,17 @@ struct ArrayTaker::Libraries {
 // Looking all of it up takes 3 to 8 us, as long as everything else that one small array costs: it
 // is kept as long as the modules are the same. Callers hold the GIL.
 std::shared_ptr<const ArrayTaker::Libraries> ArrayTaker::libraries() {
-    const auto imported = [](const char* name) {
-        nb::object module = nb::steal(PyImport_GetModule(nb::str(name).ptr()));
+    const auto imported = [](const nb::str& name) {
+        nb::object module = nb::steal(PyImport_GetModule(name.ptr()));
         PyErr_Clear();
         return module;
     };
     // Never destroyed: Python may be gone before.
+    static const auto& of_numpy = *new nb::str("numpy");
+    static const auto& of_torch = *new nb::str("torch");
     static auto& kept = *new std::shared_ptr<const Libraries>;
-    nb::object numpy = imported("numpy");
-    nb::object torch = imported("torch");
+    nb::object numpy = imported(of_numpy);
+    nb::object torch = imported(of_torch);
     if (kept != nullptr && kept->numpy.ptr() == numpy.ptr() && kept->torch.ptr() == torch.ptr()) return kept;
     auto made = std::make_shared<const Libraries>(std::move(numpy), std::move(torch));
     if (made->is_whole()) kept = made;

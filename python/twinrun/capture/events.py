@@ -13,7 +13,7 @@ import numpy as np
 
 from .. import _core
 from ..errors import TwinrunError
-from ..runs.digest import Digest, digest_of_text, digests_read, digests_started
+from ..runs.digest import Digest, digest_of_text, digests_read, digests_started, start_digests
 from ..runs.events import KEPT, Event, Traced, Wanted, encoded_events
 
 __all__ = ["EventWriter", "ReadyEvent", "StepEvents", "copied", "known_value"]
@@ -206,15 +206,23 @@ class EventWriter:
     def see_again(
         self,
         ready: ReadyEvent,
-        arrays: list[object],
+        digests: _core.WordDigests,
         within: Callable[[], contextlib.AbstractContextManager[None]],
     ) -> Event:
-        """Digests arrays, in one batch of their own, as values of an event that was made before, and appends
-        it. Nothing is done where `within` raises an error: as of `digests_started`.
+        """Starts digests, as values of an event that was made before, and appends it. within: as of
+        `start_digests`.
         """
         step, event, traced = self._step, ready.event, ready.traced
         if traced:
-            self._digest(traced, arrays, within)
+            try:
+                start_digests(digests, lambda at: traced[at].name, None, within)
+            except TwinrunError:
+                with within():
+                    for one, array in zip(traced, digests.arrays, strict=True):
+                        self._alone(one, array)
+            else:
+                step.started.append(digests)
+                step.waiting.extend(traced)
         step.events.append(event)
         step.ready.append(ready)
         return event
@@ -273,14 +281,13 @@ class EventWriter:
         self,
         traced: list[Traced],
         arrays: list[object],
-        within: Callable[[], contextlib.AbstractContextManager[None]] | None = None,
     ) -> None:
         """Digests the arrays of values."""
-        step, within = self._step, within or self.within
+        step = self._step
         try:
-            step.started.append(digests_started(arrays, lambda at: traced[at].name, None, within))
+            step.started.append(digests_started(arrays, lambda at: traced[at].name, None, self.within))
         except TwinrunError:
-            with within():
+            with self.within():
                 for one, array in zip(traced, arrays, strict=True):
                     self._alone(one, array)
         else:

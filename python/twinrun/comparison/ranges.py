@@ -197,6 +197,8 @@ def _without_data(settings: Settings, one_type: bool) -> str:
     """What to do where the data of a field is needed and missing. one_type: both runs have it in the same."""
     if not one_type:
         return "compare with the data at hand: digests say nothing of numbers of two types"
+    if settings.by_values and settings.method == "direct":  # so are distances
+        return "compare with the data at hand: every element is read"
     if settings.method in ("direct", "published"):
         return f"leave out --method {settings.method}, or compare with the data at hand"
     if settings.by_values:

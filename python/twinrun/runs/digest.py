@@ -29,7 +29,15 @@ if TYPE_CHECKING:
 else:
     from ..later import numpy as np
 
-__all__ = ["Digest", "digest", "digest_of_text", "digests_of", "digests_read", "digests_started"]
+__all__ = [
+    "Digest",
+    "digest",
+    "digest_of_text",
+    "digests_of",
+    "digests_read",
+    "digests_started",
+    "start_digests",
+]
 
 # The size of a chunk is a part of the definition: roots of trees with other chunks are other
 # numbers.
@@ -322,22 +330,21 @@ class _OfForm(NamedTuple):
         return number
 
 
-def digests_read(batches: Iterable[_core.WordDigests]) -> Iterator[tuple[int, str, tuple[int, ...]]]:
+def digests_read(batches: Sequence[_core.WordDigests]) -> Iterator[tuple[int, str, tuple[int, ...]]]:
     """(number, type, shape) of each array of several batches. Waits for devices. Raises TwinrunError.
 
     One after the other: thousands of tuples at once would set Python's garbage collector to work.
     """
     # Many values come again, as what one module gives the next one takes: each number is made once.
-    forms: dict[tuple[str, tuple[int, ...]], _OfForm] = {}
-    for made in batches:
-        for form, root in zip(made.facts, made.roots(), strict=True):
-            of = forms.get(form)
-            if of is None:
-                kind, shape = form
-                begun = hashlib.blake2b(_form_text(kind, shape, "bits"), digest_size=16)
-                of = forms[form] = _OfForm(kind, shape, begun, {})
-            number = of.numbers.get(root)
-            yield of.number(root) if number is None else number, of.kind, of.shape
+    roots, numbers_of_forms, told = _core.read_roots(batches)
+    forms = []
+    for kind, shape in told:
+        begun = hashlib.blake2b(_form_text(kind, shape, "bits"), digest_size=16)
+        forms.append(_OfForm(kind, shape, begun, {}))
+    for root, at in zip(roots, numbers_of_forms, strict=True):
+        of = forms[at]
+        number = of.numbers.get(root)
+        yield of.number(root) if number is None else number, of.kind, of.shape
 
 
 def digests_started(
@@ -353,13 +360,24 @@ def digests_started(
     """
     # A stream of the caller's is one that the core does not ask for.
     made = _core.WordDigests([None] * len(arrays) if stream is not None else arrays)
-    missing, keep = made.missing, None
-    if missing:
+    start_digests(made, name_of, stream, within, arrays)
+    return made
+
+
+def start_digests(
+    made: _core.WordDigests,
+    name_of: Callable[[int], str],
+    stream: object = None,
+    within: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+    arrays: Sequence[object] | None = None,
+) -> None:
+    """The same of digests that have their arrays already. arrays: in place of these."""
+    keep = None
+    if not made.is_usual and (missing := made.missing):
         with within():
-            keep = _put(made, missing, arrays, name_of, stream)
+            keep = _put(made, missing, made.arrays if arrays is None else arrays, name_of, stream)
     made.start(_FEW_BYTES)
     del keep
-    return made
 
 
 def _put(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .. import _core
 from ..runs.events import KERNELS, Event
 from ..runs.gaps import OF_TYPE, ROOM, UNDER_WAY, UNWRITTEN, WRITTEN
 from ..runs.structure import arguments_line
@@ -17,7 +17,7 @@ from .guard import Guard
 from .kernels import Kernels
 from .modes import can_leave_uncompiled, compiling, in_backward, leave_uncompiled
 from .node_gradients import module_of_node
-from .operands import Plan, Ready, flat, operands, plan_of
+from .operands import Known, operands, same_objects
 from .position import Position
 from .recorder import Recorder
 from .unwritten import UnwrittenMemory, written_words
@@ -60,7 +60,6 @@ _FILLED = {"rrelu_with_noise": {"noise"}, "rrelu_with_noise_": {"noise"}}
 _COLLECTIVES = {"c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem"}
 _LATER = {"fsdp.all_gather_copy_in"}  # what it gives has room for what other processes send
 _PASSED = {"detach", "alias", "_record_function_enter_new", "_record_function_exit", "_record_function_enter"}
-_MOST_PLANS = 1024  # of an operation, and settings of a plan
 # Operations that leave what they take as it is. A schema does not always tell: that of
 # `native_batch_norm` does not say that it writes the running mean. PyTorch's core operations and
 # those of single elements do tell, and these are known.
@@ -76,8 +75,7 @@ _PURE = {
 
 class _Schema:
     """What the schema of an operation says: whether it is a view, which arguments it writes, and whether its
-    values come later. pure: it leaves all that it takes as it is. plans: of a pure one, by what types it
-    took and gave; None where there can be none.
+    values come later. pure: it leaves all that it takes as it is. plans: what is known of its calls.
     """
 
     __slots__ = (
@@ -87,7 +85,7 @@ class _Schema:
 
     def __init__(self, func: Any) -> None:
         self.func = func  # it lives as long as its number is used
-        self.plans: dict[tuple, Plan | None] = {}
+        self.plans = _core.OperationPlans()
         name = self.name = func.__name__.split(".")[0]
         self.whole_name = str(func)
         schema = func._schema
@@ -118,10 +116,6 @@ class _Schema:
         if kwargs:
             named.update(kwargs)
         return named
-
-
-class _NotPlain(Exception):
-    """A tensor whose type does not tell that its values are elsewhere."""
 
 
 class OperationEvents:
@@ -246,61 +240,45 @@ class OperationEvents:
         self._anew(schema.whole_name, schema.named(args, kwargs), result)
 
     def _by_plan(self, schema: _Schema, args: tuple, kwargs: dict[str, Any], result: Any) -> bool:
-        """The same by what is known of operations of these types. False: nothing was done."""
+        """The same by what is known of operations like it. False: nothing was done."""
         recorder, backward = self._recorder, in_backward()
         phase, module = self._place(backward)
         if not recorder.begun or (backward and recorder.gradient_due()):
             return False
-        types, values = flat(args, kwargs, result)
-        plan = schema.plans.get(types)
-        if plan is None:
-            if types in schema.plans or not all(is_plain(t) for t in values if isinstance(t, torch.Tensor)):
-                return False
-            if len(schema.plans) >= _MOST_PLANS:
-                schema.plans.clear()
-            plan = schema.plans[types] = plan_of(types, values, schema.named(args, kwargs), result)
-            if plan is None:
-                return False
-        text = repr([values[n] for n in plan.plain]) if plan.plain else ""
-        known = plan.ready.get(text)
-        if known is None:
-            known = self._known(schema, plan, text, args, kwargs)
-            if known is None:
-                return False
-        events, tensors = known.events, [values[n] for n in plan.places]
-        ready = (
-            events.pop() if events else plan.new_event(schema.whole_name, known.setting, known.others, events)
-        )
-
-        def unseen() -> contextlib.AbstractContextManager[None]:
-            # The core takes no tensor whose values are elsewhere: only of these it is asked.
-            if not all(map(is_plain, tensors)):
-                raise _NotPlain
-            return self._guard.unseen()
-
-        try:
-            event = recorder.see_again(ready, tensors, unseen)
-        except _NotPlain:
-            events.append(ready)
+        call = schema.plans.call(args, kwargs, result)
+        if call is None:
             return False
+        known: Any = call.known
+        if known is None:
+            known = self._known(schema, call, args, kwargs, result)
+        if known is False:
+            return False
+        structure = known.arguments
+        if not call.is_usual:
+            tensors = call.arrays
+            # The core takes no tensor whose values are elsewhere.
+            if call.missing and not all(map(is_plain, tensors)):
+                return False
+            structure += self._strides(known, tensors)
+        events = known.events
+        ready = events.pop() if events else known.new_event(schema.whole_name)
+        event = recorder.see_again(ready, call, self._guard.unseen)
         position = self._position
         frames = position.frames
         if backward:
             if phase == "backward":
                 recorder.gradient_seen()
-            self._guard.thread.given.update(map(memory_of_plain, tensors[plan.taken :]))
+            given = (result,) if isinstance(result, torch.Tensor) else result or ()
+            self._guard.thread.given.update([memory_of_plain(t) for t in given if t is not None])
         event.phase, event.microbatch, event.module = phase, position.microbatch, module
         event.call, event.enclosing = position.new_call(), frames[-1].call if frames else -1
-        row_major = [t.is_contiguous() for t in tensors]
-        event.structure = known.arguments
-        if not all(row_major):
-            event.structure += self._strides(plan, tensors, row_major)
+        event.structure = structure
         return True
 
-    def _strides(self, plan: Plan, tensors: list[torch.Tensor], row_major: list[bool]) -> str:
+    def _strides(self, known: Known, tensors: list[torch.Tensor]) -> str:
         strides = self._recorder.strides
-        each = zip(tensors, plan.names, row_major, strict=True)
-        return "".join([strides(name, t, out) for t, (name, out), usual in each if not usual])
+        each = zip(tensors, known.names, strict=True)
+        return "".join([strides(name, t, out) for t, (name, out) in each if not t.is_contiguous()])
 
     def note(self, result: Any, has_values: bool = True) -> None:
         """Within a node of the graph of gradients: where the tensors lie that an operation gave."""
@@ -322,19 +300,25 @@ class OperationEvents:
             known -= memory
 
     def _known(
-        self, schema: _Schema, plan: Plan, text: str, args: tuple, kwargs: dict[str, Any]
-    ) -> Ready | None:
-        """What is known of operations with these plain values; None where they have too long a text."""
-        recorder, setting, arguments = self._recorder, None, ""
-        if plan.plain and (plain := operands(schema.named(args, kwargs))[1]):
-            setting = recorder.short_setting("settings", repr(plain))
-            if setting is None:
-                return None
-            arguments = arguments_line(plain)
-        others = [recorder.short_setting(name, "None", out=True) for name in plan.others]
-        if len(plan.ready) >= _MOST_PLANS:
-            plan.ready.clear()
-        plan.ready[text] = known = Ready([], setting, [one for one in others if one is not None], arguments)
+        self, schema: _Schema, call: _core.OperationCall, args: tuple, kwargs: dict[str, Any], result: Any
+    ) -> Known | Literal[False]:
+        """What is known of operations like this one, from now on. False where they must be looked at each
+        time: they have values with names of their own making, or a long text.
+        """
+        tensors = call.arrays
+        if not all(map(is_plain, tensors)):
+            return False  # the next one may have others
+        recorder = self._recorder
+        taken, plain = operands(schema.named(args, kwargs))
+        given, others = operands({"output": result})
+        settings = [recorder.short_setting("settings", repr(plain))] if plain else []
+        settings += [recorder.short_setting(name, "None", out=True) for name, _ in others]
+        known: Known | Literal[False] = False
+        if None not in settings and same_objects([*taken.values(), *given.values()], tensors):
+            names = [*((name, False) for name in taken), *((name, True) for name in given)]
+            arguments = arguments_line(plain) if plain else ""
+            known = Known([], names, [one for one in settings if one is not None], arguments)
+        schema.plans.keep(call, known)
         return known
 
     def _anew(self, name: str, named: dict[str, Any], result: Any) -> None:

@@ -238,5 +238,7 @@ def test_advice_without_data_names_what_was_asked_for(tmp_path: Path) -> None:
         ((a, b, "--no-metadata"), "; compare with the data at hand, or leave out --no-metadata"),
         ((a, b, "--method", "direct"), "; leave out --method direct, or compare with the data at hand"),
         ((a, c, "--cast"), "; compare with the data at hand: digests say nothing of numbers of two types"),
+        ((a, b, "--closer-to", c), "; compare with the data at hand"),
+        ((a, b, "--closer-to", b), "; compare with the data at hand: every element is read"),
     ):
         check_error(command("compare", *words, "-q"), said)

@@ -16,10 +16,10 @@ from torch import nn  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from tracer_checks import events_of  # noqa: E402
 
+from twinrun import _core  # noqa: E402
 from twinrun.runs.events import Event  # noqa: E402
 from twinrun.torch import trace  # noqa: E402
 from twinrun.torch.node_gradients import NodeGradients  # noqa: E402
-from twinrun.torch.operands import flat  # noqa: E402
 
 
 class Does(nn.Module):
@@ -120,26 +120,92 @@ def test_an_operation_is_recorded_as_if_none_had_run_before(tmp_path, name: str)
         assert events == alone[what]
 
 
-def test_the_types_of_values_are_told_apart() -> None:
+def test_values_of_a_call_are_told_apart() -> None:
     t, p = torch.ones(2), nn.Parameter(torch.ones(2))
     calls = [
         ((t, 1), {}, t),
+        ((t, 2), {}, t),
+        ((t, -1), {}, t),
         ((t, 1.0), {}, t),
+        ((t, 0.0), {}, t),
+        ((t, -0.0), {}, t),
         ((t, True), {}, t),
+        ((t, False), {}, t),
+        ((t, 1j), {}, t),
+        ((t, "1"), {}, t),
+        ((t, "sum"), {}, t),
         ((t,), {"other": 1}, t),
         ((t,), {"alpha": 1}, t),
+        ((t,), {"alpha": 1, "other": 1}, t),
         ((p, 1), {}, t),
+        ((t, p), {}, t),
+        ((t, t), {}, t),
         ((t, [1]), {}, t),
         ((t, (1,)), {}, t),
         ((t, [1, 1]), {}, t),
+        ((t, [1], 1), {}, t),
+        ((t, [], 1, 1), {}, t),
         ((t, [t]), {}, t),
+        ((t, [t, None]), {}, t),
         ((t, None), {}, t),
+        ((t,), {}, t),
         ((t, 1), {}, (t,)),
         ((t, 1), {}, [t]),
         ((t, 1), {}, (t, None)),
+        ((t, 1), {}, (None, t)),
         ((t, 1), {}, None),
+        ((t, torch.float32), {}, t),
+        ((t, torch.float64), {}, t),
+        ((t, torch.strided), {}, t),
+        ((t, torch.contiguous_format), {}, t),
+        ((t, torch.device("cpu")), {}, t),
+        ((t, torch.device("meta")), {}, t),
     ]
-    assert len({flat(*call)[0] for call in calls}) == len(calls)
+    plans = _core.OperationPlans()
+    for number, call in enumerate(calls):
+        made = plans.call(*call)
+        assert made.known is None, call
+        plans.keep(made, number)
+    assert [plans.call(*call).known for call in calls] == [*range(len(calls))]
+    inside = [
+        [one for one in (*args, *named.values()) if isinstance(one, (torch.Tensor, list))]
+        for args, named, _ in calls
+    ]
+    for (_, _, result), taken, call in zip(calls, inside, calls, strict=True):
+        flat = [
+            one for each in (*taken, result) for one in (each if isinstance(each, (list, tuple)) else [each])
+        ]
+        tensors = [one for one in flat if isinstance(one, torch.Tensor)]
+        made = plans.call(*call)
+        assert len(made.arrays) == len(tensors) and all(
+            a is b for a, b in zip(made.arrays, tensors, strict=True)
+        )
+
+
+def test_values_that_are_not_told_have_no_plan() -> None:
+    t = torch.ones(2)
+    for one in (1 << 64, torch.Size([1]), b"1", {}, [[1]], (1, (2,)), object(), "\ud800", Odd(1)):
+        assert _core.OperationPlans().call((t, one), {}, t) is None, one
+    for result in (1, [1], (t, [t]), {}, nn.Parameter(t), Turned):
+        assert _core.OperationPlans().call((t,), {}, result) is None, result
+
+
+class Odd(int):
+    """An integer with a text of its own."""
+
+    def __repr__(self) -> str:
+        return "odd"
+
+
+def test_a_plan_is_forgotten_where_values_are_never_the_same() -> None:
+    t, plans = torch.ones(2), _core.OperationPlans()
+    for number in range(5000):
+        call = plans.call((t, number), {}, t)
+        assert call.known is None
+        plans.keep(call, number)
+    known = [plans.call((t, number), {}, t).known for number in range(5000)]
+    assert known[-1] == 4999 and known[0] is None
+    assert sum(one is not None for one in known) <= 1024
 
 
 def test_other_operations_may_come_between(tmp_path) -> None:

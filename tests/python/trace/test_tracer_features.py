@@ -28,11 +28,12 @@ class Graph:
         self.captures, self.harmed = False, []
         from twinrun.capture import events
 
-        read, made = events.digests_read, events.digests_started
+        read, made, started = events.digests_read, events.digests_started, events.start_digests
         monkeypatch.setattr(torch.cuda, "is_initialized", lambda: self.captures)
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.captures)
         monkeypatch.setattr(events, "digests_read", self.watched(read, "read"))
         monkeypatch.setattr(events, "digests_started", self.watched(made, "made"))
+        monkeypatch.setattr(events, "start_digests", self.watched(started, "started"))
 
     def watched(self, usual, name: str):
         def call(*given):
