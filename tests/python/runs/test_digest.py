@@ -226,6 +226,22 @@ def test_large_arrays_take_all_threads_and_give_the_same() -> None:
 # ---- containers, numbers, tolerances, errors ----
 
 
+@given(st.integers(0, 1 << 32))
+def test_batches_are_read_together_as_one_by_one(seed: int) -> None:
+    from twinrun.runs.digest import digests_read, digests_started
+
+    rng = np.random.default_rng(seed)
+    kinds, shapes = ("f4", "i4", "f8", "c8", "?"), ((), (0,), (3,), (1, 3), (3, 1), (2, 3), (3, 2))
+    arrays = []
+    for _ in range(rng.integers(1, 20)):
+        few = np.array(rng.integers(0, 2, shapes[rng.integers(len(shapes))]))  # many are equal
+        arrays.append(few.astype(kinds[rng.integers(len(kinds))]))
+    cuts = np.sort(rng.integers(0, len(arrays) + 1, rng.integers(0, 4)))
+    batches = [arrays[a:b] for a, b in zip([0, *cuts], [*cuts, len(arrays)], strict=True)]
+    read = [*digests_read([digests_started(batch, str) for batch in batches])]
+    assert [(int(twinrun.digest(a)), str(a.dtype), a.shape) for a in arrays] == read
+
+
 def test_containers() -> None:
     x, y = np.arange(3.0), np.arange(4)
     one = twinrun.digest({"x": x, "deep": {"y": [y, x]}})
