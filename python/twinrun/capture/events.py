@@ -227,6 +227,34 @@ class EventWriter:
         step.ready.append(ready)
         return event
 
+    def started(
+        self, digests: _core.WordDigests, within: Callable[[], contextlib.AbstractContextManager[None]]
+    ) -> bool:
+        """Starts digests of values that are added later. False: one of them has no digest, and nothing is
+        added. within: as of `start_digests`.
+        """
+        try:
+            start_digests(digests, str, None, within)
+        except TwinrunError:
+            return False
+        return True
+
+    def add_again(self, ready: ReadyEvent, parts: Iterable[_core.WordDigests]) -> Event:
+        """Appends an event that was made before. parts: digests of its values that were started, in order."""
+        step, event = self._step, ready.event
+        step.started.extend(parts)
+        step.waiting.extend(ready.traced)
+        step.events.append(event)
+        step.ready.append(ready)
+        return event
+
+    def see_started(self, event: Event, names: Iterable[str], digests: _core.WordDigests) -> None:
+        """Adds what goes into an event, and has digests that were started. It is no event of the step yet."""
+        traced = [Traced(name, False, "value", "", ()) for name in names]
+        event.values += traced
+        self._step.started.append(digests)
+        self._step.waiting.extend(traced)
+
     def see_both(self, event: Event, taken: Mapping[str, object], given: Mapping[str, object]) -> None:
         """Digests what goes into an event and what comes out, in one batch of their own."""
         traced = [Traced(name, False, "value", "", ()) for name in taken]

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from .. import _core
 from ..capture.events import ReadyEvent
 from ..runs.events import Event, Traced
 from .values import is_plain, leaves, plain_text, put
@@ -21,19 +22,21 @@ _SCALARS = {bool, int, float, str, type(None)}
 class Known(NamedTuple):
     """What is known of operations that take and give values of certain types, and certain plain values.
 
-    events: those that nobody uses now. names: of the tensors, and whether they come out. settings: of each
-    event. arguments: a line of these for people.
+    events: those that nobody uses now. names: of the tensors, and whether they come out. values: of each
+    event: a setting, or the number of a tensor. arguments: a line of the settings for people. then: what is
+    known of what comes out, where that is looked at by itself.
     """
 
     events: list[ReadyEvent]
     names: list[tuple[str, bool]]
-    settings: list[Traced]
+    values: list[Traced | int]
     arguments: str
+    then: _core.OperationPlans
 
     def new_event(self, operation: str) -> ReadyEvent:
         """An event of the operation, without what differs from time to time."""
         traced = [Traced(name, out, "value", "", ()) for name, out in self.names]
-        values = [*self.settings, *traced]
+        values = [traced[one] if isinstance(one, int) else one for one in self.values]
         return ReadyEvent(Event("", 0, "", "", operation, -1, -1, values, ""), traced, self.events)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -75,11 +75,12 @@ _PURE = {
 
 class _Schema:
     """What the schema of an operation says: whether it is a view, which arguments it writes, and whether its
-    values come later. pure: it leaves all that it takes as it is. plans: what is known of its calls.
+    values come later. pure: it leaves all that it takes as it is. apart: all that it takes is digested before
+    it runs. plans: what is known of its calls.
     """
 
     __slots__ = (
-        "arguments", "fills", "func", "later", "name", "passed", "plans", "pure", "room", "room_in",
+        "apart", "arguments", "fills", "func", "later", "name", "passed", "plans", "pure", "room", "room_in",
         "unwritten", "whole_name", "writes",
     )  # fmt: skip
 
@@ -109,6 +110,13 @@ class _Schema:
             self.fills |= {a.name for a in schema.arguments if received or "output" in a.name}
         told = namespace == "aten" and (name in _PURE or any(tag in func.tags for tag in _TELLS))
         self.pure = told and not (writes or self.fills or self.later or self.unwritten or self.room)
+        self.apart = not (self.fills or self.later or self.unwritten or self.room_in or name in _RESIZES)
+
+    def given(self, result: Any) -> Any:
+        """What a call gave, without room to work in."""
+        if self.room and isinstance(result, (tuple, list)):
+            return [None if n in self.room else one for n, one in enumerate(result)]
+        return result
 
     def named(self, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
         """The arguments of a call by name."""
@@ -116,6 +124,17 @@ class _Schema:
         if kwargs:
             named.update(kwargs)
         return named
+
+
+class _Begun(NamedTuple):
+    """An operation that is about to run: what is known of those like it, and digests of what it takes."""
+
+    known: Known
+    digests: _core.OperationCall
+    structure: str
+    phase: str
+    module: str
+    call: int
 
 
 class OperationEvents:
@@ -250,7 +269,7 @@ class OperationEvents:
             return False
         known: Any = call.known
         if known is None:
-            known = self._known(schema, call, args, kwargs, result)
+            known = self._known(schema.plans, call, schema.named(args, kwargs), (("output", result),))
         if known is False:
             return False
         structure = known.arguments
@@ -259,7 +278,7 @@ class OperationEvents:
             # The core takes no tensor whose values are elsewhere.
             if call.missing and not all(map(is_plain, tensors)):
                 return False
-            structure += self._strides(known, tensors)
+            structure += self._strides(known.names, tensors)
         events = known.events
         ready = events.pop() if events else known.new_event(schema.whole_name)
         event = recorder.see_again(ready, call, self._guard.unseen)
@@ -275,9 +294,114 @@ class OperationEvents:
         event.structure = structure
         return True
 
-    def _strides(self, known: Known, tensors: list[torch.Tensor]) -> str:
+    def before(self, schema: _Schema, args: tuple, kwargs: dict[str, Any]) -> _Begun | None:
+        """What an operation takes that may change it, by what is known of operations like it.
+
+        None: nothing was done.
+        """
+        if len(self._memory):
+            return None
+        guard = self._guard
+        with guard.lock:
+            guard.thread.inside = True
+            try:
+                return self._before(schema, args, kwargs)
+            except Exception as e:
+                if not guard.failed(f"the arguments of {schema.whole_name}", e):
+                    raise
+                return None
+            finally:
+                guard.thread.inside = False
+
+    def _before(self, schema: _Schema, args: tuple, kwargs: dict[str, Any]) -> _Begun | None:
+        recorder, backward = self._recorder, in_backward()
+        phase, module = self._place(backward)
+        if not recorder.begun or (backward and recorder.gradient_due()):
+            return None
+        call = schema.plans.call(args, kwargs, None)
+        if call is None:
+            return None
+        known: Any = call.known
+        if known is None:
+            known = self._known(schema.plans, call, schema.named(args, kwargs), ())
+        if known is False:
+            return None
+        structure = known.arguments
+        if not call.is_usual:
+            tensors = call.arrays
+            if call.missing and not all(map(is_plain, tensors)):
+                return None
+            structure += self._strides(known.names, tensors)
+        if not recorder.started(call, self._guard.unseen):
+            return None
+        if phase == "backward":
+            recorder.gradient_seen()
+        return _Begun(known, call, structure, phase, module, self._position.new_call())
+
+    def after(self, begun: _Begun, schema: _Schema, given: Any, written: dict[str, Any]) -> None:
+        """What such an operation gave and wrote."""
+        guard = self._guard
+        if guard.stopped:
+            return
+        with guard.lock:
+            guard.thread.inside = True
+            try:
+                if not len(self._memory) and self._after(begun, schema, given, written):
+                    return
+            except Exception as e:
+                if not guard.failed(f"the results of {schema.whole_name}", e):
+                    raise
+                return
+            finally:
+                guard.thread.inside = False
+        self.end(self.taken(begun, schema), given, written)
+
+    def _after(self, begun: _Begun, schema: _Schema, given: Any, written: dict[str, Any]) -> bool:
+        """False: nothing was done."""
+        recorder = self._recorder
+        before, then = begun.known, begun.known.then
+        call = then.call((given, *written.values()), {}, None)
+        if call is None:
+            return False
+        known: Any = call.known
+        if known is None:
+            known = self._known(then, call, {}, (("output", given), ("written", written)), before)
+        if known is False:
+            return False
+        structure = begun.structure
+        if not call.is_usual:
+            tensors = call.arrays
+            if call.missing and not all(map(is_plain, tensors)):
+                return False
+            structure += self._strides(known.names[len(before.names) :], tensors)
+        if not recorder.started(call, self._guard.unseen):
+            return False
+        events = known.events
+        ready = events.pop() if events else known.new_event(schema.whole_name)
+        event = recorder.add_again(ready, (begun.digests, call))
+        self._put(event, begun, structure)
+        return True
+
+    def _put(self, event: Event, begun: _Begun, structure: str) -> None:
+        frames = self._position.frames
+        event.phase, event.microbatch, event.module = begun.phase, self._position.microbatch, begun.module
+        event.call, event.enclosing = begun.call, frames[-1].call if frames else -1
+        event.structure = structure
+
+    def taken(self, begun: _Begun, schema: _Schema) -> Event | None:
+        """The event of an operation that began, with what it took: for `end`, or `raised`."""
+        with self._guard.work(("the arguments of", schema.whole_name)):
+            recorder, known = self._recorder, begun.known
+            event = Event("", 0, "", "", schema.whole_name, -1, -1, recorder.new_values(), "")
+            event.values += [one for one in known.values if not isinstance(one, int)]
+            recorder.see_started(event, [name for name, _ in known.names], begun.digests)
+            self._put(event, begun, begun.structure)
+            return event
+        return None
+
+    def _strides(self, names: list[tuple[str, bool]], tensors: list[torch.Tensor]) -> str:
         strides = self._recorder.strides
-        each = zip(tensors, known.names, strict=True)
+        each = zip(tensors, names, strict=True)
         return "".join([strides(name, t, out) for t, (name, out) in each if not t.is_contiguous()])
 
     def note(self, result: Any, has_values: bool = True) -> None:
@@ -300,25 +424,41 @@ class OperationEvents:
             known -= memory
 
     def _known(
-        self, schema: _Schema, call: _core.OperationCall, args: tuple, kwargs: dict[str, Any], result: Any
+        self,
+        plans: _core.OperationPlans,
+        call: _core.OperationCall,
+        taken: dict[str, Any],
+        given: Sequence[tuple[str, Any]],
+        before: Known | None = None,
     ) -> Known | Literal[False]:
         """What is known of operations like this one, from now on. False where they must be looked at each
         time: they have values with names of their own making, or a long text.
+
+        taken, given: by name. before: what is known of what the operation takes, where `taken` lacks it.
         """
-        tensors = call.arrays
-        if not all(map(is_plain, tensors)):
+        found = call.arrays
+        if not all(map(is_plain, found)):
             return False  # the next one may have others
         recorder = self._recorder
-        taken, plain = operands(schema.named(args, kwargs))
-        given, others = operands({"output": result})
-        settings = [recorder.short_setting("settings", repr(plain))] if plain else []
-        settings += [recorder.short_setting(name, "None", out=True) for name, _ in others]
+        tensors, plain = operands(taken)
+        texts = [recorder.short_setting("settings", repr(plain))] if plain else []
+        names = [(name, False) for name in tensors] if before is None else [*before.names]
+        values: list[Any] = [] if before is None else [*before.values]
+        all_tensors = [*tensors.values()]
+        for name, value in given:
+            tensors, others = operands({name: value})
+            said = [recorder.short_setting(label, text, out=True) for label, text in others]
+            texts += said
+            values += [*said, *range(len(names), len(names) + len(tensors))]
+            names += [(label, True) for label in tensors]
+            all_tensors += tensors.values()
+        if before is None:  # settings come first where all is known at once
+            values = [*texts, *range(len(names))]
         known: Known | Literal[False] = False
-        if None not in settings and same_objects([*taken.values(), *given.values()], tensors):
-            names = [*((name, False) for name in taken), *((name, True) for name in given)]
+        if None not in texts and same_objects(all_tensors, found):
             arguments = arguments_line(plain) if plain else ""
-            known = Known([], names, [one for one in settings if one is not None], arguments)
-        schema.plans.keep(call, known)
+            known = Known([], names, values, arguments, _core.OperationPlans())
+        plans.keep(call, known)
         return known
 
     def _anew(self, name: str, named: dict[str, Any], result: Any) -> None:
@@ -421,6 +561,12 @@ class OperationMode(TorchDispatchMode):
                 raise
             self._events.whole(schema, args, kwargs, result)
             return result
+        if schema.apart and self._events.at_once():
+            begun = self._events.before(schema, args, kwargs)
+            if begun is not None:
+                return self._changing(begun, schema, func, args, kwargs)
+            if self._guard.stopped:
+                return func(*args, **kwargs)
         named = schema.named(args, kwargs)
         taken = {n: v for n, v in named.items() if n not in schema.fills} if schema.fills else named
         seen = self._events.begin(schema.whole_name, taken)
@@ -444,13 +590,27 @@ class OperationMode(TorchDispatchMode):
             if schema.later:
                 self._events.end(seen, UNDER_WAY, {})
                 return result
-            if schema.room and isinstance(result, (tuple, list)):
-                given = [None if n in schema.room else one for n, one in enumerate(result)]
-            else:
-                given = result
+            given = schema.given(result)
             self._events.note(given)
             written = {n: named[n] for n in schema.writes if n in named}
             self._events.end(seen, given, written)
+        return result
+
+    def _changing(
+        self, begun: _Begun, schema: _Schema, func: Any, args: tuple, kwargs: dict[str, Any]
+    ) -> Any:
+        """Runs an operation that may change what it takes, which has digests already."""
+        events = self._events
+        try:
+            result = func(*args, **kwargs)
+        except Exception as e:
+            events.raised(events.taken(begun, schema), e)
+            raise
+        named = schema.named(args, kwargs)
+        events.ran(func, schema, named, result)
+        given = schema.given(result)
+        events.note(given)
+        events.after(begun, schema, given, {n: named[n] for n in schema.writes if n in named})
         return result
 
     def _higher_order(self, func: Any, args: Any, kwargs: Any) -> Any:

@@ -57,8 +57,9 @@ class Recorder:
     ) -> None:
         self._writer, self._position, self._generators, self._keep = writer, position, generators, keep
         self.keeps_any = bool(keep)
-        # Adds an event that was made before, with other tensors. No data is kept of it.
-        self.see_again = writer.see_again
+        # Add events that were made before, with other tensors. No data is kept of them.
+        self.see_again, self.add_again = writer.see_again, writer.add_again
+        self.started, self.see_started = writer.started, writer.see_started
         self.gradient_seen, self.gradient_due = gradient_seen, gradient_due
         self.begun = False
         # By name and text. Of this trace alone: while events are encoded, their values change.

@@ -20,6 +20,7 @@ from twinrun import _core  # noqa: E402
 from twinrun.runs.events import Event  # noqa: E402
 from twinrun.torch import trace  # noqa: E402
 from twinrun.torch.node_gradients import NodeGradients  # noqa: E402
+from twinrun.torch.operations import OperationEvents  # noqa: E402
 
 
 class Does(nn.Module):
@@ -100,6 +101,60 @@ OTHERS = [
 ]
 
 
+def filled(w: torch.Tensor, *what) -> torch.Tensor:
+    """What some operations made of a copy, which is written in place."""
+    made = w.detach().clone()
+    for do in what:
+        do(made)
+    return made
+
+
+# Operations that write what they take, and others whose schema does not tell that they do not.
+WRITES = [
+    lambda w: filled(w, lambda t: t.add_(1)),
+    lambda w: filled(w, lambda t: t.add_(w.detach(), alpha=2)),
+    lambda w: filled(w, lambda t: t.add_(t)),
+    lambda w: filled(w, lambda t: t.t().add_(w.detach())),
+    lambda w: filled(w, lambda t: t[1].mul_(2), lambda t: t[:, 1].mul_(2)),
+    lambda w: filled(
+        w, lambda t: t.lerp_(w.detach().t(), 0.5), lambda t: t.addcmul_(t, w.detach(), value=-1)
+    ),
+    lambda w: filled(w, lambda t: t.copy_(w), lambda t: t.zero_(), lambda t: t.fill_(3), lambda t: t.sqrt_()),
+    lambda w: filled(w, lambda t: t.index_put_([torch.tensor([0, 2])], torch.ones(2, 4), accumulate=True)),
+    lambda w: filled(
+        w, lambda t: torch._foreach_add_([t, t.clone()], 1), lambda t: torch._foreach_mul_([t], [2])
+    ),
+    lambda w: filled(
+        w, lambda t: torch._foreach_addcdiv_([t, t.clone()], [t, t], [t + 1, t + 1], [1.0, 2.0])
+    ),
+    lambda w: filled(w, lambda t: torch.add(t, 1, out=t)),
+    lambda w: filled(
+        w, lambda t: t.masked_fill_(t > 0, 0.5), lambda t: t.scatter_(0, torch.zeros(1, 4).long(), t.clone())
+    ),
+    lambda w: filled(w, lambda t: t.resize_(2, 2), lambda t: t.add_(1)),
+    lambda w: filled(w, lambda t: refused(lambda: t.add_(torch.ones(3, 3))), lambda t: t.add_(1)),
+    lambda w: filled(w, lambda t: refused(lambda: t.index_add_(0, torch.tensor([9]), t[:1]))),
+    lambda w: nn.functional.batch_norm(w, torch.zeros(4), torch.ones(4), training=True),
+    lambda w: torch.sort(w, 1)[0],
+    lambda w: torch.linalg.svd(w)[1],
+    lambda w: torch.unique(w.detach()),
+    lambda w: nn.functional.scaled_dot_product_attention(*[w.view(1, 1, 4, 4)] * 3)[0, 0],
+    lambda w: filled(w, lambda t: torch.empty(4, 4).copy_(t).add_(1)),
+    lambda w: filled(w, lambda t: torch.empty(4, 4)[0].copy_(t[0]).add_(1)),
+    lambda w: filled(w, lambda t: t.to_sparse().mul_(2), lambda t: t.add_(t.to_sparse())),
+    lambda w: filled(
+        w.to(torch.complex64), lambda t: t.conj().add_(1), lambda t: t.add_(1j), lambda t: t.imag.add_(1)
+    ),
+    lambda w: w.mul(2).add_(1).relu_().mul(w),
+    lambda w: torch.func.grad(lambda v: v.clone().mul_(v).sum())(w.detach()),
+]
+
+
+def refused(what) -> None:
+    with pytest.raises((RuntimeError, IndexError)):
+        what()
+
+
 def is_not_refused(what) -> bool:
     try:
         what(torch.ones(4, 4).requires_grad_())
@@ -109,7 +164,7 @@ def is_not_refused(what) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", ["ADDITIONS", "NUMBERS", "SHAPES", "LISTS", "OTHERS"])
+@pytest.mark.parametrize("name", ["ADDITIONS", "NUMBERS", "SHAPES", "LISTS", "OTHERS", "WRITES"])
 def test_an_operation_is_recorded_as_if_none_had_run_before(tmp_path, name: str) -> None:
     whats = [what for what in globals()[name] if name != "OTHERS" or is_not_refused(what)]
     # Each of them three times, so that events are used again, and next to each other one.
@@ -118,6 +173,30 @@ def test_an_operation_is_recorded_as_if_none_had_run_before(tmp_path, name: str)
     assert len({str(events) for events in alone.values()}) > len(whats) / 2  # they do differ
     for what, events in zip(order, traced(tmp_path / "all", order), strict=True):
         assert events == alone[what]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["ADDITIONS", "NUMBERS", "SHAPES", "LISTS", "OTHERS", "WRITES"])
+def test_what_is_known_changes_no_record(tmp_path, monkeypatch, name: str) -> None:
+    """The same as where each operation is looked at anew."""
+    whats = [what for what in globals()[name] if is_not_refused(what)]
+    by_plan = []
+    for path in ("_by_plan", "_before", "_after"):
+        usual = getattr(OperationEvents, path)
+
+        def counted(self, *given, usual=usual, path=path):
+            done = usual(self, *given)
+            by_plan.extend([path] * (done is not None and done is not False))
+            return done
+
+        monkeypatch.setattr(OperationEvents, path, counted)
+    torch.manual_seed(7)
+    known = traced(tmp_path / "known", whats * 3)
+    assert {"_before", "_after"} <= {*by_plan} if name == "WRITES" else "_by_plan" in by_plan
+    monkeypatch.setattr(OperationEvents, "_by_plan", lambda *_: False)
+    monkeypatch.setattr(OperationEvents, "_before", lambda *_: None)
+    torch.manual_seed(7)
+    assert known == traced(tmp_path / "anew", whats * 3)
 
 
 def test_values_of_a_call_are_told_apart() -> None:
