@@ -4,8 +4,10 @@ the same as where each of them is the first of its kind, and as without what is 
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
+import shutil
 import weakref
 
 import pytest
@@ -14,6 +16,7 @@ torch = pytest.importorskip("torch", minversion="2.4", reason="needs PyTorch 2.4
 
 from torch import nn  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from torch.utils._pytree import tree_leaves  # noqa: E402
 from tracer_checks import events_of  # noqa: E402
 
 from twinrun import _core  # noqa: E402
@@ -197,6 +200,99 @@ def test_what_is_known_changes_no_record(tmp_path, monkeypatch, name: str) -> No
     monkeypatch.setattr(OperationEvents, "_before", lambda *_: None)
     torch.manual_seed(7)
     assert known == traced(tmp_path / "anew", whats * 3)
+
+
+_REFUSED = (
+    RuntimeError,
+    TypeError,
+    NotImplementedError,
+    ValueError,
+    AttributeError,
+    IndexError,
+    AssertionError,
+)
+
+
+def calls_of(op) -> list:
+    """Calls of an operation of PyTorch's own tests, in place too, each of which gives a tensor or more."""
+    calls, written = [], op.get_inplace()
+    for dtype in (torch.float32, torch.int64, torch.complex64):
+        if dtype not in op.supported_dtypes("cpu") or op.name.startswith("jiterator"):  # that one is for GPUs
+            continue
+        needs = dtype is torch.float32 and op.supports_autograd
+        try:
+            samples = [*itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=needs), 2)]
+        except (RuntimeError, ImportError):  # it needs a library that is not there
+            continue
+        for sample in samples:
+            given = tree_leaves((sample.input, sample.args, sample.kwargs))
+            tensors = [t for t in given if isinstance(t, torch.Tensor)]
+
+            def call(sample=sample, tensors=tensors, function=op):
+                for t in tensors:
+                    t.grad = None
+                taken = sample.input
+                return function(
+                    taken.clone() if isinstance(taken, torch.Tensor) else taken, *sample.args, **sample.kwargs
+                )
+
+            def in_place(sample=sample, function=written):
+                made = sample.input.detach().clone()
+                with torch.no_grad():
+                    for _ in range(2):
+                        function(made, *sample.args, **sample.kwargs)
+                return made
+
+            calls += [call] if written is None else [call, in_place]
+    return calls
+
+
+class Calls(nn.Module):
+    """A model that calls what it is given."""
+
+    def forward(self, what):
+        return what()
+
+
+def events_of_calls(path, calls) -> list[list[Event]]:
+    """The events of each of these calls, forwards and backwards."""
+    model = Calls()
+    with trace(model, path, level="ops", on_error="raise") as under_way:
+        for call in calls:
+            torch.manual_seed(2)
+            with contextlib.suppress(*_REFUSED):
+                result = model(call)
+                given = result if isinstance(result, (tuple, list)) else [result]
+                sums = [
+                    t.abs().sum().float() for t in given if isinstance(t, torch.Tensor) and t.requires_grad
+                ]
+                if sums:
+                    torch.stack(sums).sum().backward()
+            under_way.step()
+    return [events_of(path, n) for n in range(len(calls))]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_of_every_operation_of_pytorch_what_is_known_changes_no_record(tmp_path, monkeypatch) -> None:
+    pytest.importorskip("expecttest", reason="PyTorch's list of operations needs expecttest: make test-torch")
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    same = 0
+    for number, op in enumerate(op_db):
+        calls = calls_of(op) * 2
+        if not calls:
+            continue
+        known = events_of_calls(tmp_path / f"{number}-known", calls)
+        with monkeypatch.context() as patch:
+            patch.setattr(OperationEvents, "_by_plan", lambda *_: False)
+            patch.setattr(OperationEvents, "_before", lambda *_: None)
+            anew, again = (events_of_calls(tmp_path / f"{number}-{n}", calls) for n in range(2))
+        for n in ("known", "0", "1"):
+            shutil.rmtree(tmp_path / f"{number}-{n}")
+        if anew == again:  # else it draws numbers, or gives memory that nobody wrote
+            same += 1
+            assert known == anew, op.name
+    assert same > 500
 
 
 def test_values_of_a_call_are_told_apart() -> None:
