@@ -174,7 +174,11 @@ std::unique_ptr<OperationCall> OperationPlans::call(const nb::tuple& args, const
     made->reserve(reader.tensors().size());
     for (const nb::handle tensor : reader.tensors())
         made->add(taker, tensor);
-    if (const auto known = plans_.find(made->key_); known != plans_.end()) made->known_ = known->second.known;
+    if (const auto known = plans_.find(made->key_); known != plans_.end()) {
+        made->known_ = known->second.known;
+        made->key_ = std::string();  // thousands of calls wait for the end of a step
+        made->named_.clear();
+    }
     return made;
 }
 
@@ -183,7 +187,8 @@ void OperationPlans::keep(OperationCall& call, nb::object known) {
     if (plans_.size() >= kMost) {
         const auto old = std::exchange(plans_, {});  // what it releases may run code of Python
     }
-    plans_.insert_or_assign(call.key_, Plan{std::move(known), call.named_});
+    plans_.insert_or_assign(std::exchange(call.key_, {}),
+                            Plan{std::move(known), std::exchange(call.named_, {})});
 }
 
 }  // namespace twinrun

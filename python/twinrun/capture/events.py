@@ -342,7 +342,7 @@ class EventWriter:
             ):  # nested tensors have no numbers there
                 traced.shape = tuple(int(n) for n in getattr(array, "shape", ()))
             traced.dtype = str(getattr(array, "dtype", "?")).removeprefix("torch.")
-            traced.missing = str(e) or "no reason is known"
+            traced.missing, traced.digest = str(e) or "no reason is known", 0  # it may have been used before
         else:
             step.waiting.append(traced)
 

@@ -7,7 +7,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sized
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -19,6 +19,8 @@ from .position import Position
 from .replicas import ReplicasDiffer
 
 __all__ = ["Guard"]
+
+_T = TypeVar("_T")
 
 # Looked up once: every event asks.
 _has_gradients, _set_gradients = torch.is_grad_enabled, torch._C._set_grad_enabled
@@ -131,18 +133,19 @@ class Guard:
         """
         return _Work(self, what)
 
-    def light(self, what: str | tuple[str, str], do: Callable[..., object], *given: Any) -> None:
+    def light(self, what: str | tuple[str, str], do: Callable[..., _T], *given: Any) -> _T | None:
         """Work `do(*given)` without the contexts of `work`, which take time: its operations run within
-        `unseen`, if there are any.
+        `unseen`, if there are any. Gives what it gave, or None after an error.
         """
         thread = self.thread
         with self.lock:
             thread.inside = True
             try:
-                do(*given)
+                return do(*given)
             except Exception as e:
                 if not self.failed(_told(what), e):
                     raise
+                return None
             finally:
                 thread.inside = False
 

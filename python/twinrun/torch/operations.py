@@ -17,7 +17,7 @@ from .guard import Guard
 from .kernels import Kernels
 from .modes import can_leave_uncompiled, compiling, in_backward, leave_uncompiled
 from .node_gradients import module_of_node
-from .operands import Known, operands, same_objects
+from .operands import Known, Pools, operands, same_objects
 from .position import Position
 from .recorder import Recorder
 from .unwritten import UnwrittenMemory, written_words
@@ -76,17 +76,17 @@ _PURE = {
 class _Schema:
     """What the schema of an operation says: whether it is a view, which arguments it writes, and whether its
     values come later. pure: it leaves all that it takes as it is. apart: all that it takes is digested before
-    it runs. plans: what is known of its calls.
+    it runs. plans: what is known of its calls. pools: events to use again.
     """
 
     __slots__ = (
-        "apart", "arguments", "fills", "func", "later", "name", "passed", "plans", "pure", "room", "room_in",
+        "apart", "arguments", "fills", "func", "later", "name", "passed", "plans", "pools", "pure", "room", "room_in",
         "unwritten", "whole_name", "writes",
     )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
         self.func = func  # it lives as long as its number is used
-        self.plans = _core.OperationPlans()
+        self.plans, self.pools = _core.OperationPlans(), Pools()
         name = self.name = func.__name__.split(".")[0]
         self.whole_name = str(func)
         schema = func._schema
@@ -130,8 +130,8 @@ class _Begun(NamedTuple):
     """An operation that is about to run: what is known of those like it, and digests of what it takes."""
 
     known: Known
-    digests: _core.OperationCall
     structure: str
+    digests: _core.OperationCall
     phase: str
     module: str
     call: int
@@ -241,22 +241,10 @@ class OperationEvents:
 
     def whole(self, schema: _Schema, args: tuple, kwargs: dict[str, Any], result: Any) -> None:
         """An operation that ran and left what it took as it was: all is digested in one batch."""
-        guard = self._guard
-        thread = guard.thread
-        with guard.lock:
-            # As `Guard.work`, without the contexts for operations: none runs here.
-            thread.inside = True
-            try:
-                if self._by_plan(schema, args, kwargs, result):
-                    return
-            except Exception as e:
-                if not guard.failed(f"what goes through {schema.whole_name}", e):
-                    raise
-                return
-            finally:
-                thread.inside = False
-        self.note(result)
-        self._anew(schema.whole_name, schema.named(args, kwargs), result)
+        what = "what goes through", schema.whole_name
+        if self._guard.light(what, self._by_plan, schema, args, kwargs, result) is False:
+            self.note(result)
+            self._anew(schema.whole_name, schema.named(args, kwargs), result)
 
     def _by_plan(self, schema: _Schema, args: tuple, kwargs: dict[str, Any], result: Any) -> bool:
         """The same by what is known of operations like it. False: nothing was done."""
@@ -267,31 +255,17 @@ class OperationEvents:
         call = schema.plans.call(args, kwargs, result)
         if call is None:
             return False
-        known: Any = call.known
-        if known is None:
-            known = self._known(schema.plans, call, schema.named(args, kwargs), (("output", result),))
-        if known is False:
+        found = self._find(schema, schema.plans, call, (args, kwargs), (("output", result),))
+        if found is None:
             return False
-        structure = known.arguments
-        if not call.is_usual:
-            tensors = call.arrays
-            # The core takes no tensor whose values are elsewhere.
-            if call.missing and not all(map(is_plain, tensors)):
-                return False
-            structure += self._strides(known.names, tensors)
-        events = known.events
-        ready = events.pop() if events else known.new_event(schema.whole_name)
-        event = recorder.see_again(ready, call, self._guard.unseen)
-        position = self._position
-        frames = position.frames
+        known, structure = found
+        event = recorder.see_again(known.event(schema.whole_name), call, self._guard.unseen)
         if backward:
             if phase == "backward":
                 recorder.gradient_seen()
             given = (result,) if isinstance(result, torch.Tensor) else result or ()
             self._guard.thread.given.update([memory_of_plain(t) for t in given if t is not None])
-        event.phase, event.microbatch, event.module = phase, position.microbatch, module
-        event.call, event.enclosing = position.new_call(), frames[-1].call if frames else -1
-        event.structure = structure
+        self._put(event, phase, module, self._position.new_call(), structure)
         return True
 
     def before(self, schema: _Schema, args: tuple, kwargs: dict[str, Any]) -> _Begun | None:
@@ -299,93 +273,50 @@ class OperationEvents:
 
         None: nothing was done.
         """
-        if len(self._memory):
-            return None
-        guard = self._guard
-        with guard.lock:
-            guard.thread.inside = True
-            try:
-                return self._before(schema, args, kwargs)
-            except Exception as e:
-                if not guard.failed(f"the arguments of {schema.whole_name}", e):
-                    raise
-                return None
-            finally:
-                guard.thread.inside = False
+        what = "the arguments of", schema.whole_name
+        return self._guard.light(what, self._before, schema, args, kwargs)
 
     def _before(self, schema: _Schema, args: tuple, kwargs: dict[str, Any]) -> _Begun | None:
         recorder, backward = self._recorder, in_backward()
         phase, module = self._place(backward)
-        if not recorder.begun or (backward and recorder.gradient_due()):
+        if len(self._memory) or not recorder.begun or (backward and recorder.gradient_due()):
             return None
         call = schema.plans.call(args, kwargs, None)
-        if call is None:
-            return None
-        known: Any = call.known
-        if known is None:
-            known = self._known(schema.plans, call, schema.named(args, kwargs), ())
-        if known is False:
-            return None
-        structure = known.arguments
-        if not call.is_usual:
-            tensors = call.arrays
-            if call.missing and not all(map(is_plain, tensors)):
-                return None
-            structure += self._strides(known.names, tensors)
-        if not recorder.started(call, self._guard.unseen):
+        found = None if call is None else self._find(schema, schema.plans, call, (args, kwargs), ())
+        if call is None or found is None or not recorder.started(call, self._guard.unseen):
             return None
         if phase == "backward":
             recorder.gradient_seen()
-        return _Begun(known, call, structure, phase, module, self._position.new_call())
+        return _Begun(*found, call, phase, module, self._position.new_call())
 
     def after(self, begun: _Begun, schema: _Schema, given: Any, written: dict[str, Any]) -> None:
         """What such an operation gave and wrote."""
-        guard = self._guard
-        if guard.stopped:
+        if self._guard.stopped:
             return
-        with guard.lock:
-            guard.thread.inside = True
-            try:
-                if not len(self._memory) and self._after(begun, schema, given, written):
-                    return
-            except Exception as e:
-                if not guard.failed(f"the results of {schema.whole_name}", e):
-                    raise
-                return
-            finally:
-                guard.thread.inside = False
-        self.end(self.taken(begun, schema), given, written)
+        what = "the results of", schema.whole_name
+        if self._guard.light(what, self._after, begun, schema, given, written) is False:
+            self.end(self.taken(begun, schema), given, written)
 
     def _after(self, begun: _Begun, schema: _Schema, given: Any, written: dict[str, Any]) -> bool:
         """False: nothing was done."""
-        recorder = self._recorder
-        before, then = begun.known, begun.known.then
-        call = then.call((given, *written.values()), {}, None)
+        recorder, then = self._recorder, begun.known.then
+        call = None if len(self._memory) else then.call((given, *written.values()), {}, None)
         if call is None:
             return False
-        known: Any = call.known
-        if known is None:
-            known = self._known(then, call, {}, (("output", given), ("written", written)), before)
-        if known is False:
+        found = self._find(
+            schema, then, call, ((), {}), (("output", given), ("written", written)), begun.known
+        )
+        if found is None or not recorder.started(call, self._guard.unseen):
             return False
-        structure = begun.structure
-        if not call.is_usual:
-            tensors = call.arrays
-            if call.missing and not all(map(is_plain, tensors)):
-                return False
-            structure += self._strides(known.names[len(before.names) :], tensors)
-        if not recorder.started(call, self._guard.unseen):
-            return False
-        events = known.events
-        ready = events.pop() if events else known.new_event(schema.whole_name)
-        event = recorder.add_again(ready, (begun.digests, call))
-        self._put(event, begun, structure)
+        known, structure = found
+        event = recorder.add_again(known.event(schema.whole_name), (begun.digests, call))
+        self._put(event, begun.phase, begun.module, begun.call, f"{begun.structure}{structure}")
         return True
 
-    def _put(self, event: Event, begun: _Begun, structure: str) -> None:
+    def _put(self, event: Event, phase: str, module: str, call: int, structure: str) -> None:
         frames = self._position.frames
-        event.phase, event.microbatch, event.module = begun.phase, self._position.microbatch, begun.module
-        event.call, event.enclosing = begun.call, frames[-1].call if frames else -1
+        event.phase, event.microbatch, event.module = phase, self._position.microbatch, module
+        event.call, event.enclosing = call, frames[-1].call if frames else -1
         event.structure = structure
 
     def taken(self, begun: _Begun, schema: _Schema) -> Event | None:
@@ -395,7 +326,7 @@ class OperationEvents:
             event = Event("", 0, "", "", schema.whole_name, -1, -1, recorder.new_values(), "")
             event.values += [one for one in known.values if not isinstance(one, int)]
             recorder.see_started(event, [name for name, _ in known.names], begun.digests)
-            self._put(event, begun, begun.structure)
+            self._put(event, begun.phase, begun.module, begun.call, begun.structure)
             return event
         return None
 
@@ -423,19 +354,44 @@ class OperationEvents:
         else:
             known -= memory
 
+    def _find(
+        self,
+        schema: _Schema,
+        plans: _core.OperationPlans,
+        call: _core.OperationCall,
+        taken: tuple[tuple, dict[str, Any]],
+        given: Sequence[tuple[str, Any]],
+        before: Known | None = None,
+    ) -> tuple[Known, str] | None:
+        """(what is known of operations like this one, the structure of what is looked at); None where it must
+        be looked at each time.
+
+        taken: arguments. given: by name. before: what is known of the arguments, where `taken` has none.
+        """
+        known: Any = call.known
+        if known is None:
+            known = self._known(schema, plans, call, schema.named(*taken), given, before)
+        if known is False:
+            return None
+        if call.is_usual:
+            return known, known.arguments
+        tensors = call.arrays
+        # The core takes no tensor whose values are elsewhere.
+        if call.missing and not all(map(is_plain, tensors)):
+            return None
+        names = known.names if before is None else known.names[len(before.names) :]
+        return known, f"{known.arguments}{self._strides(names, tensors)}"
+
     def _known(
         self,
+        schema: _Schema,
         plans: _core.OperationPlans,
         call: _core.OperationCall,
         taken: dict[str, Any],
         given: Sequence[tuple[str, Any]],
-        before: Known | None = None,
+        before: Known | None,
     ) -> Known | Literal[False]:
-        """What is known of operations like this one, from now on. False where they must be looked at each
-        time: they have values with names of their own making, or a long text.
-
-        taken, given: by name. before: what is known of what the operation takes, where `taken` lacks it.
-        """
+        """What is known from now on. False: values have names of their own making, or a long text."""
         found = call.arrays
         if not all(map(is_plain, found)):
             return False  # the next one may have others
@@ -457,7 +413,7 @@ class OperationEvents:
         known: Known | Literal[False] = False
         if None not in texts and same_objects(all_tensors, found):
             arguments = arguments_line(plain) if plain else ""
-            known = Known([], names, values, arguments, _core.OperationPlans())
+            known = Known(schema.pools.of(names, values), names, values, arguments, _core.OperationPlans())
         plans.keep(call, known)
         return known
 
