@@ -3,6 +3,8 @@
     python3 bench/training_bench.py                 # 1.56 billion parameters in bfloat16, on a GPU of 80 GB or more
     python3 bench/training_bench.py --layers 4 --width 256 --heads 4 --device cpu --steps 1 --rounds 3
 
+    python3 bench/training_bench.py --apart --only trace    # where the host is shared: the least of single steps, in parts
+
 All lines train one model in turn, so that each does the same work. A line's time is that of a step within the training, with all that
 its digests or its trace do, until the GPU is idle. How long a trace takes to begin and to end is a column of its own.
 """
@@ -68,10 +70,34 @@ class Gpt(nn.Module):
         return functional.cross_entropy(scores[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
 
 
+class Parts:
+    """Milliseconds of single steps, in parts. The GPU is idle before and after each."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, list[float]] = {}
+        self._began = self._last = 0.0
+
+    def begin(self) -> None:
+        """A step begins."""
+        self._began = self._last = time.perf_counter()
+
+    def end(self, part: str) -> None:
+        """A part ends; the next one begins."""
+        now = time.perf_counter()
+        self.found.setdefault(part, []).append((now - self._last) * 1e3)
+        self._last = now
+
+    def end_step(self) -> None:
+        """The GPU is idle again."""
+        self.end("waiting")
+        self.found.setdefault("all", []).append((self._last - self._began) * 1e3)
+
+
 class Training:
-    """One model, its optimizer and its batch."""
+    """One model, its optimizer and its batch. parts: where its steps are timed in parts."""
 
     def __init__(self, given: argparse.Namespace) -> None:
+        self.parts: Parts | None = None
         torch.manual_seed(1)
         self.device = given.device
         kind = torch.bfloat16
@@ -86,11 +112,18 @@ class Training:
     def step(self, before_optimizer: Callable[[], object] = lambda: None) -> torch.Tensor:
         """One training step."""
         loss = self.model(self.batch)
+        self._ends("forward")
         loss.backward()
+        self._ends("backward")
         before_optimizer()
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+        self._ends("optimizer")
         return loss
+
+    def _ends(self, part: str) -> None:
+        if self.parts is not None:
+            self.parts.end(part)
 
     def states(self) -> dict[str, torch.Tensor]:
         """Parameters, their gradients and the optimizer's states, by name."""
@@ -131,7 +164,15 @@ def lines(training: Training, steps: int) -> Iterator[list[tuple[str, Callable[[
     def taken(step: Callable[[], object]) -> float:
         start = time.perf_counter()
         for _ in range(steps):
+            if training.parts is None:
+                step()
+                continue
+            training.wait()
+            training.parts.begin()
             step()
+            training.parts.end("end of the iteration")
+            training.wait()
+            training.parts.end_step()
         training.wait()
         return time.perf_counter() - start
 
@@ -179,6 +220,20 @@ def lines(training: Training, steps: int) -> Iterator[list[tuple[str, Callable[[
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def print_parts(training: Training, chosen: list[tuple[str, Callable[[], Took]]], rounds: int) -> None:
+    """Runs all lines in turn, and prints the least and the median of their steps. The first round does not count."""
+    found = {name: Parts() for name, _ in chosen}
+    for counts in [False] + [True] * rounds:
+        for name, call in chosen:
+            training.parts = found[name] if counts else Parts()
+            call()
+    named = list(found["untraced"].found)
+    print(f"| least; median ms | {' | '.join(named)} |\n|---|{'---:|' * len(named)}")
+    for name, parts in found.items():
+        cells = [sorted(parts.found[part]) for part in named]
+        print(f"| {name} | {' | '.join(f'{c[0]:.1f}; {c[len(c) // 2]:.1f}' for c in cells)} |")
+
+
 def main(arguments: list[str]) -> None:
     """Measures and prints; --json keeps every repetition."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -191,6 +246,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument(
         "--only", default="", help="only lines whose name has this in it, and the untraced one"
     )
+    parser.add_argument("--apart", action="store_true", help="time each step by itself, in parts")
     parser.add_argument("--json", type=Path, help="where all repetitions go")
     given = parser.parse_args(arguments)
     training = Training(given)
@@ -204,6 +260,9 @@ def main(arguments: list[str]) -> None:
     around: dict[str, list[float]] = {}
     with lines(training, given.steps) as found:
         chosen = [x for x in found if given.only in x[0] or x[0] == "untraced"]
+        if given.apart:
+            print_parts(training, chosen, given.rounds)
+            return
         timings = interleave(
             chosen,
             Effort(given.rounds, given.rounds, 0),
