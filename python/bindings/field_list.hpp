@@ -75,6 +75,8 @@ class FieldList {
     [[nodiscard]] nanobind::list texts() const;
 
     [[nodiscard]] const std::vector<TakenField>& fields() const { return fields_; }
+    // All of them; the list is not used afterwards.
+    [[nodiscard]] std::vector<TakenField> take_fields() { return std::move(fields_); }
     [[nodiscard]] ListedFiles files(const TakenField& field) const {
         if (places_.empty()) return {};
         const Place& place = places_[field.place];

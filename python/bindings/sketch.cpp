@@ -22,6 +22,7 @@
 #include "sketch/device_sketch.hpp"
 #include "sketch/host_sketch.hpp"
 #include "sketch/sketch_stream.hpp"
+#include "sketched_states.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -45,7 +46,6 @@ struct PySketch {
 };
 
 using Sketches = nb::typed<nb::list, PySketch>;
-using MadeSketches = std::vector<std::unique_ptr<PySketch>>;
 
 Sketches as_list(std::vector<std::optional<PySketch>>& sketches) {
     nb::list list;
@@ -54,6 +54,40 @@ Sketches as_list(std::vector<std::optional<PySketch>>& sketches) {
     return Sketches(list);
 }
 
+// The sketches of many fields, by the fields' numbers.
+class MadeSketches {
+   public:
+    explicit MadeSketches(std::size_t fields = 0) : places_(fields), objects_(fields) {}
+
+    void put(std::size_t number, HostSketch sketch) {
+        objects_[number] = std::make_unique<PySketch>(PySketch{std::move(sketch)});
+    }
+    void put(const std::vector<std::size_t>& numbers, SketchGroup group) {
+        for (std::size_t i = 0; i < numbers.size(); ++i)
+            places_[numbers[i]] = {groups_.size(), i};
+        groups_.push_back(std::move(group));
+    }
+    [[nodiscard]] std::size_t size() const { return objects_.size(); }
+    // Made where it is asked for first. Not for several threads at a time.
+    std::unique_ptr<PySketch>& at(std::size_t number) {
+        std::unique_ptr<PySketch>& object = objects_[number];
+        if (object == nullptr) {
+            const Place& place = places_[number];
+            object = std::make_unique<PySketch>(PySketch{groups_[place.group].at(place.index)});
+        }
+        return object;
+    }
+
+   private:
+    struct Place {
+        std::size_t group = 0;
+        std::size_t index = 0;
+    };
+    std::vector<Place> places_;
+    std::vector<SketchGroup> groups_;
+    std::vector<std::unique_ptr<PySketch>> objects_;  // null: not asked for
+};
+
 // Sketches of fields, made while more fields are added: those on devices in groups, the others
 // together at the end. Used by one thread at a time, with or without the lock.
 class SketchMaker {
@@ -61,35 +95,26 @@ class SketchMaker {
     SketchMaker(const HistorySettings& settings, int threads)
         : settings_(settings), options_(stream_options(threads, 1 << 28, "auto", nb::none())) {}
 
-    // The elements must stay until finish(), or the end.
-    Result<> add(const CapturedField& field) {
+    // number: of the field, below that of finish(); each once. The elements must stay until
+    // finish(), or the end.
+    Result<> add(std::size_t number, const CapturedField& field) {
         TWR_TRY(FieldMetadata planned, plan_captured(field, settings_));
-        const std::size_t number = count_++;
-        if (field.device) {
-            const auto [known, is_new] = on_devices_.try_emplace(field.device->device);
-            OnDevice& there = known->second;
-            if (is_new) {
-                there.stream =
-                    std::make_unique<SketchStream>([this, &there](std::size_t at, DeviceSketch sketch) {
-                        put(there.numbers[at], std::move(sketch));
-                    });
-            }
-            there.numbers.push_back(number);
-            return there.stream->add(std::move(planned), *field.device);
-        }
+        if (field.device) return on(field.device->device).add(number, std::move(planned), *field.device);
         const std::uint64_t stride = field.stride == 0 ? item_bytes(field.dtype) : field.stride;
         on_host_.push_back({number, std::move(planned), field.data, stride});
         return success();
     }
-    // Whether add() of a field on this device may wait.
+    // The same for all fields of a plan, by their numbers.
+    Result<> repeat(const PlannedOnDevice& known) { return on(known.device).repeat(known.planned); }
+    // Whether add() or repeat() on this device may wait.
     [[nodiscard]] bool is_full(int device) const {
         const auto known = on_devices_.find(device);
-        return known != on_devices_.end() && known->second.stream->is_full();
+        return known != on_devices_.end() && known->second.is_full();
     }
     // All were added. Makes what is on the host, while devices work.
     Result<> start() {
-        for (auto& [device, there] : on_devices_)
-            TWR_CHECK(there.stream->start());
+        for (auto& [device, stream] : on_devices_)
+            TWR_CHECK(stream.start());
         std::vector<MemorySource> sources;
         std::vector<const FieldMetadata*> fields;
         std::vector<ElementSource*> elements;
@@ -99,29 +124,38 @@ class SketchMaker {
             fields.push_back(&f.planned);
             elements.push_back(&sources.back());
         }
-        TWR_TRY(auto sketches, HostSketch::build(fields, elements, options_));
-        for (std::size_t i = 0; i < sketches.size(); ++i)
-            put(on_host_[i].number, std::move(sketches[i]));
-        on_host_.clear();
+        TWR_TRY(host_sketches_, HostSketch::build(fields, elements, options_));
         return success();
     }
-    // After start(): waits for devices.
-    Result<MadeSketches> finish() {
-        for (auto& [device, there] : on_devices_)
-            TWR_CHECK(there.stream->finish());
-        on_devices_.clear();
-        return std::move(made_);
+    // After start(): waits for devices. fields: how many were added.
+    Result<MadeSketches> finish(std::size_t fields) {
+        for (auto& [device, stream] : on_devices_)
+            TWR_CHECK(stream.finish());
+        MadeSketches made(fields);
+        for (auto& [numbers, group] : groups_)
+            made.put(numbers, std::move(group));
+        for (std::size_t i = 0; i < on_host_.size(); ++i)
+            made.put(on_host_[i].number, std::move(host_sketches_[i]));
+        return made;
+    }
+    // All that was started on devices.
+    [[nodiscard]] std::vector<PlannedOnDevice> planned() const {
+        std::vector<PlannedOnDevice> all;
+        for (const auto& [device, stream] : on_devices_) {
+            for (const SketchStream::Planned& one : stream.planned())
+                all.push_back({device, one});
+        }
+        return all;
     }
 
    private:
-    struct OnDevice {
-        std::vector<std::size_t> numbers;
-        std::unique_ptr<SketchStream> stream;
-    };
-    template <class Sketch>
-    void put(std::size_t number, Sketch sketch) {
-        if (made_.size() < count_) made_.resize(count_);
-        made_[number] = std::make_unique<PySketch>(PySketch{std::move(sketch)});
+    SketchStream& on(int device) {
+        return on_devices_
+            .try_emplace(device,
+                         [this](const std::vector<std::size_t>& numbers, SketchGroup sketches) {
+                             groups_.emplace_back(numbers, std::move(sketches));
+                         })
+            .first->second;
     }
     struct OnHost {
         std::size_t number;
@@ -131,10 +165,10 @@ class SketchMaker {
     };
     HistorySettings settings_;
     StreamOptions options_;
-    std::size_t count_ = 0;
-    std::map<int, OnDevice> on_devices_;
+    std::vector<std::pair<std::vector<std::size_t>, SketchGroup>> groups_;
+    std::map<int, SketchStream> on_devices_;
     std::vector<OnHost> on_host_;
-    MadeSketches made_;
+    std::vector<HostSketch> host_sketches_;
 };
 
 HistorySettings sketch_settings(double atol, double rtol, unsigned residue_bits, std::uint32_t chunk_bytes,
@@ -151,19 +185,20 @@ Sketches sketch_fields(const CapturedFields& fields, double atol, double rtol, u
                        std::uint32_t chunk_bytes, const std::string& digest, int threads) {
     SketchMaker maker(sketch_settings(atol, rtol, residue_bits, chunk_bytes, digest), threads);
     const auto work = [&]() -> Result<MadeSketches> {
-        for (const CapturedField& field : fields.fields)
-            TWR_CHECK(maker.add(field));
+        for (std::size_t at = 0; at < fields.fields.size(); ++at)
+            TWR_CHECK(maker.add(at, fields.fields[at]));
         TWR_CHECK(maker.start());
-        return maker.finish();
+        return maker.finish(fields.fields.size());
     };
     std::optional<Result<MadeSketches>> made;
     {
         const nb::gil_scoped_release unlocked;
         made.emplace(work());
     }
+    MadeSketches sketches = take(std::move(*made));
     nb::list list;
-    for (std::unique_ptr<PySketch>& one : take(std::move(*made)))
-        list.append(nb::cast(std::move(*one)));
+    for (std::size_t at = 0; at < sketches.size(); ++at)
+        list.append(nb::cast(std::move(*sketches.at(at))));
     return Sketches(list);
 }
 
@@ -171,8 +206,13 @@ Sketches sketch_fields(const CapturedFields& fields, double atol, double rtol, u
 // for those that are asked for.
 class SketchList {
    public:
-    SketchList(std::unique_ptr<SketchMaker> maker, FieldList list)
-        : maker_(std::move(maker)), list_(std::make_unique<FieldList>(std::move(list))) {
+    // is_known: the same arrays were sketched before, in the same way.
+    SketchList(std::unique_ptr<SketchMaker> maker, FieldList list, SketchSettings settings, bool is_known)
+        : maker_(std::move(maker)),
+          list_(std::make_unique<FieldList>(std::move(list))),
+          settings_(std::move(settings)),
+          is_known_(is_known) {
+        names_.reserve(list_->fields().size());
         for (const TakenField& field : list_->fields())
             names_.push_back(field.name);
     }
@@ -189,25 +229,30 @@ class SketchList {
             const nb::gil_scoped_release unlocked;
             const std::lock_guard lock(mutex_);
             if (maker_ != nullptr) {
-                auto made = maker_->finish();
-                maker_ = nullptr;
+                auto made = maker_->finish(names_.size());
                 if (made) {
                     made_ = std::move(made).value();
+                    if (!is_known_) planned_ = maker_->planned();
                 } else {
                     error_ = std::move(made).error();
                 }
+                maker_ = nullptr;
                 is_done_.store(true);
             }
         }
-        list_ = nullptr;
+        if (auto list = std::move(list_); list != nullptr && !planned_.empty()) {
+            keep_sketched(std::make_shared<SketchedState>(std::move(settings_), list->take_fields(),
+                                                          std::move(planned_)));
+        }
         if (error_) raise(*error_);
     }
     PySketch& at(std::size_t number) {
         wait();
         if (number >= made_.size()) throw nb::index_error();
-        return *made_[number];
+        return *made_.at(number);
     }
     [[nodiscard]] std::size_t size() const { return names_.size(); }
+    [[nodiscard]] bool is_known() const { return is_known_; }
     [[nodiscard]] nb::list names() const {
         nb::list all;
         for (const nb::object& name : names_)
@@ -220,9 +265,76 @@ class SketchList {
     std::atomic<bool> is_done_{false};
     std::unique_ptr<SketchMaker> maker_;  // null: it is done
     std::unique_ptr<FieldList> list_;     // keeps the arrays until then
+    SketchSettings settings_;
+    bool is_known_;
     std::vector<nb::object> names_;
     MadeSketches made_;
+    std::vector<PlannedOnDevice> planned_;
     std::optional<Error> error_;
+};
+
+// Gives the fields of a container to a maker while it is walked. Of arrays that were sketched
+// before, whole groups are repeated as soon as all of their fields were seen.
+class SketchFeed {
+   public:
+    SketchFeed(SketchMaker& maker, const SketchSettings& settings) : maker_(maker), settings_(settings) {}
+
+    // The field of the next number; all[number] is it.
+    Result<> add(const std::vector<TakenField>& all) {
+        const std::size_t number = count_++;
+        if (number == 0) known_ = find_sketched(settings_, all[0]);
+        if (known_ == nullptr) return add_one(all[number], number);
+        if (!known_->is(number, all[number])) {
+            TWR_CHECK(leave_known(all, number));
+            return add_one(all[number], number);
+        }
+        if (!known_->is_planned(number)) return add_one(all[number], number);
+        const auto& groups = known_->planned();
+        if (groups[next_].planned.numbers.back() != number) return success();
+        const PlannedOnDevice& group = groups[next_++];
+        const Unlocked unlocked(maker_, group.device);
+        return maker_.repeat(group);
+    }
+    // There are no more. True: all were known.
+    Result<bool> finish(const std::vector<TakenField>& all) {
+        if (known_ == nullptr) return false;
+        if (known_->size() == count_) return true;
+        TWR_CHECK(leave_known(all, count_));
+        return false;
+    }
+
+   private:
+    // While this lives, Python may go on if the maker may have to wait.
+    class Unlocked {
+       public:
+        Unlocked(const SketchMaker& maker, int device) {
+            if (maker.is_full(device)) unlocked_.emplace();
+        }
+
+       private:
+        std::optional<nb::gil_scoped_release> unlocked_;
+    };
+    Result<> add_one(const TakenField& field, std::size_t number) {
+        const CapturedField captured = captured_field(field, settings_.tolerances, nullptr);
+        const Unlocked unlocked(maker_, field.device);
+        return maker_.add(number, captured);
+    }
+    // From `end` on the arrays are others: those that wait for the rest of their groups are added.
+    Result<> leave_known(const std::vector<TakenField>& all, std::size_t end) {
+        const auto known = std::move(known_);
+        for (; next_ < known->planned().size(); ++next_) {
+            for (const std::size_t number : known->planned()[next_].planned.numbers) {
+                if (number < end) TWR_CHECK(add_one(all[number], number));
+            }
+        }
+        return success();
+    }
+
+    SketchMaker& maker_;
+    const SketchSettings& settings_;
+    std::shared_ptr<const SketchedState> known_;
+    std::size_t count_ = 0;
+    std::size_t next_ = 0;  // of the groups that are known
 };
 
 // The sketches of a container whose arrays the core can take, begun while it is walked. Null where
@@ -231,32 +343,29 @@ std::unique_ptr<SketchList> start_sketches(nb::handle container, const nb::objec
                                            const std::map<std::string, Tolerance>& tolerances, double atol,
                                            double rtol, unsigned residue_bits, std::uint32_t chunk_bytes,
                                            const std::string& digest, int threads) {
+    SketchSettings settings{sketch_settings(atol, rtol, residue_bits, chunk_bytes, digest), tolerances};
     ArrayWalk walk(container, flatten, true);
-    auto maker = std::make_unique<SketchMaker>(sketch_settings(atol, rtol, residue_bits, chunk_bytes, digest),
-                                               threads);  // ends before the walk
+    auto maker = std::make_unique<SketchMaker>(settings.history, threads);  // ends before the walk
+    SketchFeed feed(*maker, settings);
     Result<> result = success();
     for (std::size_t at = 0; result && walk.next();) {
         if (!walk.list().rest().empty()) return nullptr;
-        for (; result && at < walk.list().fields().size(); ++at) {
-            const TakenField& field = walk.list().fields()[at];
-            const CapturedField captured = captured_field(field, tolerances, nullptr);
-            std::optional<nb::gil_scoped_release> unlocked;
-            if (maker->is_full(field.device)) unlocked.emplace();
-            result = maker->add(captured);
-        }
+        for (; result && at < walk.list().fields().size(); ++at)
+            result = feed.add(walk.list().fields());
     }
     auto list = result ? walk.finish() : std::nullopt;
     if (!list) return nullptr;
-    {
+    const Result<bool> is_known = feed.finish(list->fields());
+    if (is_known) {
         const nb::gil_scoped_release unlocked;
         result = maker->start();
     }
-    if (!result) {
+    if (!is_known || !result) {
         maker = nullptr;                                            // before the list
         if (PyErr_Occurred() != nullptr) throw nb::python_error();  // an interrupt
         return nullptr;
     }
-    return std::make_unique<SketchList>(std::move(maker), std::move(*list));
+    return std::make_unique<SketchList>(std::move(maker), std::move(*list), std::move(settings), *is_known);
 }
 
 // Sketches in host memory, brought to a device in one block.
@@ -462,6 +571,8 @@ void twinrun::define_sketches(nb::module_& m) {
         .def("__len__", &SketchList::size)
         .def("__getitem__", &SketchList::at, "at"_a, nb::rv_policy::reference_internal, "Waits.")
         .def_prop_ro("names", &SketchList::names, nb::for_getter(nb::sig("def names(self, /) -> list[str]")))
+        .def_prop_ro("is_known", &SketchList::is_known,
+                     "Whether the same arrays were sketched before, in the same way: the work was planned.")
         .def("wait", &SketchList::wait, "Until all are made. Raises what went wrong.");
     m.def(
         "start_sketches", &start_sketches, "container"_a.none(), "flatten"_a, "tolerances"_a, "atol"_a,

@@ -45,7 +45,7 @@ Piece Fields::piece(std::size_t f, std::uint64_t first, std::uint64_t count) con
     return p;
 }
 
-void Batch::lay_out(const Tables& tables, std::uint64_t gather_bytes) {
+void Batch::lay_out_arena() {
     std::size_t end = stats_ ? pieces_.size() * sizeof(Stats) : 0;
     for (Piece& p : pieces_) {
         p.sums = end;
@@ -70,14 +70,17 @@ void Batch::lay_out(const Tables& tables, std::uint64_t gather_bytes) {
         end += p.residue_bytes;
     }
     arena_bytes_ = device_aligned(end);
+}
 
+void Batch::lay_out(const Tables& tables, std::uint64_t gather_bytes) {
+    lay_out_arena();
     // Waves: one call of digest() each. What is dense needs no gathering and goes into the first.
     waves_.assign(1, {});
     std::uint64_t used = 0;
     gather_bytes_ = 0;
     for (std::size_t i = 0; i < pieces_.size(); ++i) {
         const Piece& p = pieces_[i];
-        if (fields_->dense(p.field)) waves_[0].push_back({i, 0, p.items, 0});
+        if (fields_->dense(p.field)) waves_[0].parts.push_back({i, 0, p.items, 0});
     }
     for (std::size_t i = 0; i < pieces_.size(); ++i) {
         const Piece& p = pieces_[i];
@@ -93,7 +96,7 @@ void Batch::lay_out(const Tables& tables, std::uint64_t gather_bytes) {
                 continue;
             }
             const std::uint64_t items = std::min(std::max(fits, slice), p.items - at);
-            waves_.back().push_back({i, at, items, used});
+            waves_.back().parts.push_back({i, at, items, used});
             used = device_aligned(used + items * item);
             gather_bytes_ = std::max<std::size_t>(gather_bytes_, used);
             at += items;
@@ -107,17 +110,18 @@ void Batch::lay_out(const Tables& tables, std::uint64_t gather_bytes) {
     digest_bytes_ = 0;
     sums_bytes_ = 0;
     host_bytes_ = 0;
-    for (const Wave& wave : waves_) {
+    for (Wave& wave : waves_) {
         digest_items(wave, nowhere(), nowhere(), items);
         std::size_t on_device = 0;
         std::size_t on_host = 0;
         tables.digest->scratch(items.data(), items.size(), &on_device, &on_host);
         digest_bytes_ = std::max(digest_bytes_, device_aligned(on_device));
-        host_bytes_ += device_aligned(on_host);
+        wave.digest_host_bytes = device_aligned(on_host);
         sums_items(wave, nowhere(), nowhere(), sums);
         tables.sums->scratch(sums.data(), sums.size(), &on_device, &on_host);
         sums_bytes_ = std::max(sums_bytes_, device_aligned(on_device));
-        host_bytes_ += device_aligned(on_host);
+        wave.sums_host_bytes = device_aligned(on_host);
+        host_bytes_ += wave.digest_host_bytes + wave.sums_host_bytes;
     }
     std::vector<DeviceTreeItem> trees;
     tree_items(nowhere(), trees);
@@ -130,7 +134,7 @@ void Batch::lay_out(const Tables& tables, std::uint64_t gather_bytes) {
 }
 
 Result<> Batch::submit(const Tables& tables, DeviceStream& stream, std::byte* arena, std::byte* scratch,
-                       std::byte* host) {
+                       std::byte* host) const {
     const int device = stream.device();
     std::vector<StreamHandle> followed;
     for (const Piece& p : pieces_) {
@@ -143,7 +147,7 @@ Result<> Batch::submit(const Tables& tables, DeviceStream& stream, std::byte* ar
 }
 
 Result<> Batch::put(const Tables& tables, int device, StreamHandle stream, std::byte* arena,
-                    std::byte* scratch, std::byte* host) {
+                    std::byte* scratch, std::byte* host) const {
     if (cleared_bytes_ != 0)
         TWR_CHECK(to_result(tables.runtime->fill(device, arena, 0, cleared_bytes_, stream)));
     std::byte* const digest_scratch = scratch + gather_bytes_;
@@ -152,7 +156,7 @@ Result<> Batch::put(const Tables& tables, int device, StreamHandle stream, std::
     std::vector<DeviceDigestItem> items;
     std::vector<DeviceSumsItem> sums;
     for (const Wave& wave : waves_) {
-        for (const Part& part : wave) {
+        for (const Part& part : wave.parts) {
             const Piece& p = pieces_[part.piece];
             if (fields_->dense(p.field)) continue;
             TWR_CHECK(to_result(
@@ -165,15 +169,11 @@ Result<> Batch::put(const Tables& tables, int device, StreamHandle stream, std::
         if (items.empty()) continue;
         TWR_CHECK(to_result(
             tables.digest->digest(device, items.data(), items.size(), digest_scratch, host, stream)));
-        std::size_t on_device = 0;
-        std::size_t on_host = 0;
-        tables.digest->scratch(items.data(), items.size(), &on_device, &on_host);
-        host += device_aligned(on_host);
+        host += wave.digest_host_bytes;
         sums_items(wave, arena, scratch, sums);
         if (sums.empty()) continue;
         TWR_CHECK(to_result(tables.sums->add(device, sums.data(), sums.size(), sums_scratch, host, stream)));
-        tables.sums->scratch(sums.data(), sums.size(), &on_device, &on_host);
-        host += device_aligned(on_host);
+        host += wave.sums_host_bytes;
     }
     std::vector<DeviceTreeItem> trees;
     tree_items(arena, trees);
@@ -191,7 +191,7 @@ const std::byte* Batch::data_of(const Part& part, const std::byte* gathered) con
 void Batch::sums_items(const Wave& wave, std::byte* arena, const std::byte* gathered,
                        std::vector<DeviceSumsItem>& into) const {
     into.clear();
-    for (const Part& part : wave) {
+    for (const Part& part : wave.parts) {
         const Piece& p = pieces_[part.piece];
         if (fields_->sums[p.field] == nullptr) continue;
         const DeviceSumsPlan& plan = *fields_->sums[p.field];
@@ -208,7 +208,7 @@ void Batch::sums_items(const Wave& wave, std::byte* arena, const std::byte* gath
 void Batch::digest_items(const Wave& wave, std::byte* arena, std::byte* gathered,
                          std::vector<DeviceDigestItem>& into) const {
     into.clear();
-    for (const Part& part : wave) {
+    for (const Part& part : wave.parts) {
         const Piece& p = pieces_[part.piece];
         const FieldMetadata& field = *fields_->fields[p.field];
         const ChunkShape shape = field.chunking();

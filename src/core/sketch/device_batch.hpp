@@ -128,14 +128,17 @@ class Batch {
     // Gives everything its place. gather_bytes: device memory for gathered elements; at least one
     // slice is taken.
     void lay_out(const Tables& tables, std::uint64_t gather_bytes);
+    // The first part of it: the arena, which is the same for any memory. Pieces know their places
+    // then.
+    void lay_out_arena();
 
     // Puts all work into the stream, behind what is in the arrays' streams now. arena, scratch,
-    // host: areas of the sizes above.
+    // host: areas of the sizes above. As often as the arrays are to be digested.
     Result<> submit(const Tables& tables, DeviceStream& stream, std::byte* arena, std::byte* scratch,
-                    std::byte* host);
+                    std::byte* host) const;
     // The same into any stream of the device, behind what is in it now.
     Result<> put(const Tables& tables, int device, StreamHandle stream, std::byte* arena, std::byte* scratch,
-                 std::byte* host);
+                 std::byte* host) const;
 
    private:
     // Items of a piece that are digested in one call.
@@ -145,7 +148,11 @@ class Batch {
         std::uint64_t items;
         std::size_t gathered;  // where in the scratch memory, if they must be gathered
     };
-    using Wave = std::vector<Part>;
+    struct Wave {
+        std::vector<Part> parts;
+        std::size_t digest_host_bytes = 0;  // scratch memory on the host
+        std::size_t sums_host_bytes = 0;
+    };
 
     // An area with the strictest alignment, for items whose number alone is given.
     static std::byte* nowhere() { return reinterpret_cast<std::byte*>(kDeviceAlignment); }

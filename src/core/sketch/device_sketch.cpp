@@ -37,10 +37,14 @@ Result<std::vector<DeviceSketch>> DeviceSketch::build(std::span<const FieldMetad
         }
     }
     std::vector<DeviceSketch> all(fields.size());
-    SketchStream stream([&](std::size_t number, DeviceSketch sketch) { all[number] = std::move(sketch); },
-                        options);
+    SketchStream stream(
+        [&](const std::vector<std::size_t>& numbers, const SketchGroup& sketches) {
+            for (std::size_t i = 0; i < numbers.size(); ++i)
+                all[numbers[i]] = sketches.at(i);
+        },
+        options);
     for (std::size_t f = 0; f < fields.size(); ++f)
-        TWR_CHECK(stream.add(*fields[f], *arrays[f]));
+        TWR_CHECK(stream.add(f, *fields[f], *arrays[f]));
     TWR_CHECK(stream.finish());
     return all;
 } catch (const std::bad_alloc&) {

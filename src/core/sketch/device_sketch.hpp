@@ -62,7 +62,7 @@ class DeviceSketch {
     [[nodiscard]] std::uint64_t bytes() const;  // of device memory
 
    private:
-    friend class StartedSketches;
+    friend class SketchGroup;
     FieldMetadata field_;
     std::shared_ptr<SketchMemory> memory_;  // of all sketches that were built together
     std::size_t tree_ = 0;                  // where in it

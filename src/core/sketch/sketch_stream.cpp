@@ -5,7 +5,7 @@
 
 namespace twinrun {
 
-Result<> SketchStream::add(FieldMetadata field, DeviceArray array) {
+Result<> SketchStream::add(std::size_t number, FieldMetadata field, DeviceArray array) {
     if (auto checked = check_array(array); !checked)
         return std::move(checked).error().at("field '" + field.name + "'");
     Group& group = array.dense() ? dense_ : strided_;
@@ -14,37 +14,46 @@ Result<> SketchStream::add(FieldMetadata field, DeviceArray array) {
         group.fields.reserve(next_);
         group.arrays.reserve(next_);
     }
-    group.numbers.push_back(count_++);
+    group.numbers.push_back(number);
     group.bytes += field.data_bytes();
     group.fields.push_back(std::move(field));
     group.arrays.push_back(std::move(array));
     if (&group == &strided_ || (group.numbers.size() < next_ && group.bytes < kEnoughBytes)) return success();
-    TWR_CHECK(start(group));
-    next_ = std::min(2 * next_, kMost);
-    return success();
+    return start(group);
 }
 
 Result<> SketchStream::start() {
     TWR_CHECK(start(dense_));
-    return start(strided_);
+    TWR_CHECK(start(strided_));
+    // Only now: a group that is begun waits for what is in the arrays' streams.
+    for (; led_ < under_way_.size(); ++led_)
+        TWR_CHECK(under_way_[led_].started->lead());
+    return success();
 }
 
 Result<> SketchStream::start(Group& group) {
     if (group.numbers.empty()) return success();
+    Group own = std::exchange(group, {});
+    TWR_TRY(auto plan, StartedSketches::plan(std::move(own.fields), std::move(own.arrays)));
+    return repeat({std::move(own.numbers), std::move(plan)});
+}
+
+Result<> SketchStream::repeat(Planned planned) {
     while (is_full())
         TWR_CHECK(take_first());
-    Group own = std::exchange(group, {});
-    TWR_TRY(own.started, StartedSketches::start(std::move(own.fields), std::move(own.arrays), options_));
-    under_way_.push_back(std::move(own));
+    TWR_TRY(auto started, StartedSketches::begin(planned.plan, options_));
+    under_way_.push_back({planned_.size(), std::move(started)});
+    planned_.push_back(std::move(planned));
+    next_ = std::min(2 * next_, kMost);
     return success();
 }
 
 Result<> SketchStream::take_first() {
-    Group group = std::move(under_way_.front());
+    const UnderWay first = std::move(under_way_.front());
     under_way_.pop_front();
-    TWR_TRY(auto sketches, group.started->sketches());
-    for (std::size_t i = 0; i < sketches.size(); ++i)
-        take_(group.numbers[i], std::move(sketches[i]));
+    if (led_ != 0) --led_;
+    TWR_TRY(SketchGroup sketches, first.started->sketches());
+    take_(planned_[first.planned].numbers, std::move(sketches));
     return success();
 }
 

@@ -31,41 +31,56 @@ class SketchStream {
     // Groups that are under way at a time: each has scratch memory of its own.
     static constexpr std::size_t kUnderWay = 8;
 
-    // Takes the sketch of an array by its number among those that were added, each once. Called by
-    // add() and finish(), by the thread that calls these.
-    using TakeSketch = std::function<void(std::size_t number, DeviceSketch sketch)>;
+    // Arrays whose sketches are made together: the caller's numbers of them, and the plan.
+    struct Planned {
+        std::vector<std::size_t> numbers;
+        std::shared_ptr<const SketchPlan> plan;
+    };
+    // Takes the sketches of the arrays of these numbers, each once. Called by add(), repeat() and
+    // finish(), by the thread that calls these.
+    using TakeSketches = std::function<void(const std::vector<std::size_t>& numbers, SketchGroup sketches)>;
 
-    explicit SketchStream(TakeSketch take, const DeviceBuildOptions& options = {})
+    explicit SketchStream(TakeSketches take, const DeviceBuildOptions& options = {})
         : take_(std::move(take)), options_(options) {}
 
-    // Returns at once, unless too many groups are under way: see is_full(). The array must stay
-    // until finish() or the end; all lie on one device. Errors: those of StartedSketches::start(),
-    // of any array that was added.
-    Result<> add(FieldMetadata field, DeviceArray array);
+    // Returns at once, unless too many groups are under way: see is_full(). number: any, the
+    // caller's. The array must stay until finish() or the end; all lie on one device. Errors: those
+    // of StartedSketches::plan() and start(), of any array that was added.
+    Result<> add(std::size_t number, FieldMetadata field, DeviceArray array);
+    // The same for all arrays of a plan, of another stream of sketches of the same device.
+    Result<> repeat(Planned planned);
     [[nodiscard]] bool is_full() const { return under_way_.size() >= kUnderWay; }
     // Starts what was added last, and arrays that must be gathered, which share all memory that
-    // there is. After it nothing is added.
+    // there is. Work that is put into the arrays' streams from now on waits for all of it. Nothing
+    // is added after it.
     Result<> start();
     // start(), and waits until all are taken.
     Result<> finish();
 
+    // All that was started. Plans can be repeated as long as the arrays are the same.
+    [[nodiscard]] const std::vector<Planned>& planned() const { return planned_; }
+
    private:
     struct Group {
-        std::vector<std::size_t> numbers;  // of arrays, as they were added
+        std::vector<std::size_t> numbers;
         std::vector<FieldMetadata> fields;
         std::vector<DeviceArray> arrays;
         std::uint64_t bytes = 0;
+    };
+    struct UnderWay {
+        std::size_t planned;  // in planned_
         std::unique_ptr<StartedSketches> started;
     };
     Result<> start(Group& group);
     Result<> take_first();
 
-    TakeSketch take_;
+    TakeSketches take_;
     DeviceBuildOptions options_;
-    std::size_t count_ = 0;
     std::size_t next_ = kFirst;  // arrays of the next group
     Group dense_, strided_;
-    std::deque<Group> under_way_;
+    std::vector<Planned> planned_;
+    std::deque<UnderWay> under_way_;
+    std::size_t led_ = 0;  // of these: later work of the arrays' streams waits for them
 };
 
 }  // namespace twinrun

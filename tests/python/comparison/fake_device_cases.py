@@ -228,6 +228,123 @@ def test_sketches_begun_early_are_the_same(seed: int, monkeypatch: pytest.Monkey
     assert made.compare(want).same and want.compare(made).same
 
 
+def started(fields: object, atol: float = 1e-6) -> _core.SketchList:
+    made = _core.start_sketches(fields, lambda *_: {}, {}, atol, 0.0, 4, 4096, "linear", 0)
+    assert made is not None
+    made.wait()
+    return made
+
+
+def found(made: twinrun.Sketch) -> list:
+    """All that a sketch says of its fields."""
+    facts = [dataclasses.astuple(made._facts(n)) for n in made.names]
+    return [made.names, made.device, made.bytes, facts, roots(made)]
+
+
+def altered(random: np.random.Generator, given: dict) -> dict:
+    """The state as a step of a program leaves it: values written in place, and at times other tensors, names or places."""
+    made = dict(given)
+    for x in made.values():
+        if isinstance(x, Tensor) and x.array.size and random.random() < 0.3:
+            x.array.reshape(-1)[:1] = x.array.reshape(-1)[-1:]
+    names = list(made)
+    at = int(random.integers(len(names)))
+    name = names[at]
+    match random.integers(10):
+        case 0:
+            made[name] = Tensor(random.standard_normal(int(random.integers(1, 3000))).astype(np.float32))
+        case 1:
+            made.pop(name)
+        case 2:
+            made[f"new{random.integers(1 << 30)}"] = Tensor(np.arange(5, dtype=np.int32))
+        case 3:
+            made = {("other" if n == name else n): x for n, x in made.items()}
+        case 4:
+            made = dict(reversed(made.items()))
+        case 5 if isinstance(made[name], Tensor) and made[name].array.size > 1:
+            made[name].set_(made[name].array.reshape(-1)[1:])  # another address, shape and size
+        case 6 if isinstance(made[name], Tensor) and made[name].array.ndim == 2:
+            made[name].set_(made[name].array.reshape(made[name].array.shape[::-1]))  # the same bytes
+        case 7 if isinstance(made[name], Tensor) and made[name].array.dtype.kind == "f":
+            x = made[name].array
+            made[name].set_(x.view(f"i{x.itemsize}"))  # the same bytes, another type
+    return made or given
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_states_that_come_again_are_sketched_as_for_the_first_time(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = np.random.default_rng(seed)
+    state_now, _ = random_tensors(random, int(random.integers(1, 300)))
+    other, _ = random_tensors(random, 20)
+    for _ in range(12):
+        how: dict = {"atol": random.choice([0.0, 1e-3]), "residue_bits": int(random.choice([0, 4]))}
+        if random.random() < 0.3:
+            how["tolerances"] = {"x1": 0.5, "x2": (1e-3, 1e-5)}
+        for given in (state_now, other) if random.random() < 0.3 else (state_now,):
+            made = twinrun.sketch(given, wait=bool(random.integers(2)), **how)
+            want = by_entries(given, monkeypatch, **how)
+            assert found(made) == found(want)
+            assert made.compare(want).same and want.compare(made).same
+        state_now = altered(random, dict(state_now))
+
+
+def test_a_state_is_known_the_second_time() -> None:
+    a = state(700)
+    first = started(a)
+    assert not first.is_known
+    before = _core.sketch_roots([first[at] for at in range(len(first))])
+    add_one(7, a["layers.650.weight"].array)
+    second, third = started(a), started(dict(a.items()))
+    assert second.is_known and third.is_known and not started(a, 1e-5).is_known
+    now = _core.sketch_roots([second[at] for at in range(len(second))])
+    assert [at for at in range(700) if now[at] != before[at]] == [650]
+    # An older sketch keeps its own digests.
+    assert _core.sketch_roots([first[at] for at in range(len(first))]) == before
+    x = a["layers.650.weight"]
+    a["layers.650.weight"] = Tensor(x.array)
+    other = started(a)
+    assert not other.is_known and started(a).is_known
+    assert _core.sketch_roots([other[at] for at in range(700)]) == now
+    a["layers.650.weight"].negative = True  # the same memory, other values: Python looks at it
+    negative = started(a)
+    assert len(negative) == 699 and not negative.is_known
+
+
+def test_what_is_known_of_a_state_keeps_no_tensor_and_is_bounded() -> None:
+    references = []
+    for count in range(40, 60):
+        a = state(count)
+        made = started(a)
+        assert started(a).is_known
+        references += [weakref.ref(x) for x in a.values()]
+        del a, made
+    assert not any(x() is not None for x in references)
+    many = state(1)
+    for _ in range(20):  # the first one is the same, and the newest that begins with it is taken
+        many = {**many, f"x{len(many)}": Tensor(np.zeros(3, np.float32))}
+        assert not started(many).is_known
+    assert started(many).is_known
+
+
+@pytest.mark.parametrize("function", ["any", "digest", "copy", "allocate", "fill"])
+def test_a_call_that_fails_for_a_known_state_is_an_error_or_nothing(function: str) -> None:
+    a = state(300)
+    want = roots(twinrun.sketch(a, atol=1e-6))
+    for number in range(1, 30, 3):
+        for wait in (False, True):
+            assert started(a).is_known
+            twinrun.release_device_memory()
+            fake_device.fail(f"{function}:{number}:io")
+            try:
+                assert roots(twinrun.sketch(a, atol=1e-6, wait=wait)) == want
+            except TwinrunError as e:
+                assert "fake device" in str(e)
+            fake_device.fail("")
+            assert roots(twinrun.sketch(a, atol=1e-6)) == want
+
+
 def test_a_sketch_need_not_be_waited_for() -> None:
     a = state(700)
     made = twinrun.sketch(a, atol=1e-6, wait=False)
