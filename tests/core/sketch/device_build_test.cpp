@@ -1,6 +1,7 @@
 // What is made of arrays on devices equals what the host makes of the same elements; and how memory for it is used.
 #include "sketch/device_build.hpp"
 #include "sketch/device_sketch.hpp"
+#include "sketch/sketch_stream.hpp"
 
 #include <gtest/gtest.h>
 
@@ -9,6 +10,7 @@
 #include <cstring>
 #include <random>
 #include <thread>
+#include <utility>
 
 #include "device/device_workspace.hpp"
 #include "engine/compare.hpp"
@@ -234,6 +236,61 @@ TEST(DeviceBuild, ManySmallFieldsInOneBatch) {
     EXPECT_EQ(stats->batches, 1U);
     for (std::size_t f = 0; f < set.pairs.size(); ++f)
         expect_same(built[f], on_host(set.pairs[f]), name_of(set.pairs[f]));
+}
+
+// Plans are made once; what they make is that of the elements as they are then.
+TEST(DeviceBuild, APlanServesAgain) {
+    TWR_TEST_DEVICE(device);
+    Random random(15);
+    std::vector<Pair> pairs;
+    while (pairs.size() < 200) {
+        Pair pair = some_pair(device, 3000, random);
+        if (pair.array.dense() || pairs.size() % 10 == 0) pairs.push_back(std::move(pair));
+    }
+    const auto expect_all = [&](const std::vector<DeviceSketch>& sketches,
+                                const std::vector<BuiltField>& expected) {
+        ASSERT_EQ(sketches.size(), expected.size());
+        for (std::size_t f = 0; f < pairs.size(); ++f) {
+            BuiltField back;
+            ASSERT_TRUE(sketches[f].download(back));
+            expect_same(back, expected[f], name_of(pairs[f]));
+        }
+    };
+    const auto expected_now = [&] {
+        std::vector<BuiltField> all;
+        for (const Pair& pair : pairs)
+            all.push_back(on_host(pair));
+        return all;
+    };
+    std::vector<DeviceSketch> made(pairs.size());
+    const SketchStream::TakeSketches take = [&](const std::vector<std::size_t>& numbers,
+                                                const SketchGroup& sketches) {
+        for (std::size_t i = 0; i < numbers.size(); ++i)
+            made[numbers[i]] = sketches.at(i);
+    };
+    SketchStream first(take);
+    for (std::size_t f = pairs.size(); f-- > 0;)
+        ASSERT_TRUE(first.add(f, pairs[f].field, pairs[f].array));
+    ASSERT_TRUE(first.finish());
+    const std::vector<BuiltField> before = expected_now();
+    expect_all(made, before);
+    const std::vector<DeviceSketch> old = std::exchange(made, std::vector<DeviceSketch>(pairs.size()));
+
+    for (Pair& pair : pairs) {
+        if (!pair.array.dense() || pair.items.empty()) continue;
+        pair.items = some_bytes(pair.field.dtype, pair.field.items(), random);
+        pair.memory->put(pair.items.data(), pair.items.size());
+    }
+    const std::vector<BuiltField> after = expected_now();
+    for (int round = 0; round < 3; ++round) {
+        SketchStream again(take);
+        for (const SketchStream::Planned& planned : first.planned())
+            ASSERT_TRUE(again.repeat(planned));
+        ASSERT_TRUE(again.finish());
+        EXPECT_EQ(again.planned().size(), first.planned().size());
+        expect_all(made, after);
+    }
+    expect_all(old, before);
 }
 
 TEST(DeviceBuild, SketchesOfManyFieldsEqualTheHost) {
