@@ -28,8 +28,9 @@ class SketchStream {
     static constexpr std::size_t kMost = 512;
     // A group of large arrays is started before it is full: it is work enough.
     static constexpr std::uint64_t kEnoughBytes = 2ULL << 30;
-    // Groups that are under way at a time: each has scratch memory of its own.
-    static constexpr std::size_t kUnderWay = 8;
+    // Groups that are under way at a time. Each has scratch memory of its own: a few hundred bytes
+    // an array, where none is gathered.
+    static constexpr std::size_t kUnderWay = 32;
 
     // Arrays whose sketches are made together: the caller's numbers of them, and the plan.
     struct Planned {
