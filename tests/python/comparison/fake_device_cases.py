@@ -250,6 +250,8 @@ def altered(random: np.random.Generator, given: dict) -> dict:
     names = list(made)
     at = int(random.integers(len(names)))
     name = names[at]
+    x = made[name]
+    dense = isinstance(x, Tensor) and x.array.flags.c_contiguous
     match random.integers(10):
         case 0:
             made[name] = Tensor(random.standard_normal(int(random.integers(1, 3000))).astype(np.float32))
@@ -261,13 +263,12 @@ def altered(random: np.random.Generator, given: dict) -> dict:
             made = {("other" if n == name else n): x for n, x in made.items()}
         case 4:
             made = dict(reversed(made.items()))
-        case 5 if isinstance(made[name], Tensor) and made[name].array.size > 1:
-            made[name].set_(made[name].array.reshape(-1)[1:])  # another address, shape and size
-        case 6 if isinstance(made[name], Tensor) and made[name].array.ndim == 2:
-            made[name].set_(made[name].array.reshape(made[name].array.shape[::-1]))  # the same bytes
-        case 7 if isinstance(made[name], Tensor) and made[name].array.dtype.kind == "f":
-            x = made[name].array
-            made[name].set_(x.view(f"i{x.itemsize}"))  # the same bytes, another type
+        case 5 if dense and x.array.size > 1:
+            x.set_(x.array.reshape(-1)[1:])  # another address, shape and size
+        case 6 if dense and x.array.ndim == 2:
+            x.set_(x.array.reshape(x.array.shape[::-1]))  # the same bytes
+        case 7 if dense and x.array.dtype.kind == "f":
+            x.set_(x.array.view(f"i{x.array.itemsize}"))  # the same bytes, another type
     return made or given
 
 
