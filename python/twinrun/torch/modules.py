@@ -160,12 +160,15 @@ class ModuleHooks:
         frame = frames[at]
         del frames[at + 1 :]
         event = recorder.event(frame.phase, w.path, w.kind, "forward", frame.call)
+        objects: list[str] = []
         facts: list[Fact] = []
         if type(output) is torch.Tensor:
             found = [("output", output)]
         else:
-            found = leaves("output", output, facts=facts)
+            found = leaves("output", output, others=objects, facts=facts)
             facts += same_tensors(found)
+        for name in objects:
+            recorder.setting(event, name, NOT_LOOKED_INTO, out=True)
         with recorder.together():
             recorder.see_leaves(event, found, out=True, facts=facts)
             if w.buffers and w.module.training:

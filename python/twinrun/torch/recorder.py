@@ -13,7 +13,7 @@ import torch
 from ..capture.events import EventWriter, copied, known_value
 from ..errors import TwinrunError
 from ..runs.events import Event, Traced
-from ..runs.gaps import UNCALLED, gap_value
+from ..runs.gaps import NOT_LOOKED_INTO, UNCALLED, gap_value
 from ..runs.structure import GRAD, STRIDES, Fact, line, lines
 from ..trace.escalation import KeptPlaces
 from ..trace.site import Site
@@ -118,15 +118,24 @@ class Recorder:
         return self._writer.add(event)
 
     def see(self, event: Event, name: str, what: Any, *, out: bool, role: str = "value") -> None:
-        """Adds what a value holds to an event: tensors, and plain values as settings."""
+        """Adds what a value holds to an event: tensors, and plain values as settings. In a value of the
+        training's own nothing may be left out: an object that is not looked into has no digest.
+        """
         if is_plain(what):
             self._see_plain(event, name, what, out, role)
-        elif role == "value":
+            return
+        objects: list[str] = []
+        if role == "value":
             facts: list[Fact] = []
-            found = leaves(name, what, facts=facts)
+            found = leaves(name, what, others=objects, facts=facts)
             self.see_leaves(event, found, out=out, role=role, facts=[*facts, *same_tensors(found)])
         else:
-            self.see_leaves(event, leaves(name, what), out=out, role=role)
+            self.see_leaves(event, leaves(name, what, others=objects), out=out, role=role)
+        for label in objects:
+            if role == "value":
+                self._writer.missing(event, label, NOT_LOOKED_INTO, out=out, role=role)
+            else:
+                self.setting(event, label, NOT_LOOKED_INTO, out=out)
 
     def see_leaves(
         self,

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import datetime
 import decimal
 import enum
 import fractions
+import hashlib
+import pathlib
+import uuid
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -32,7 +37,10 @@ except ImportError:
 Leaf = tuple[str, Any]
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 # Whose text says all of it.
-_SAID = (range, bytearray, enum.Enum, decimal.Decimal, fractions.Fraction)
+_SAID = (
+    range, bytearray, enum.Enum, decimal.Decimal, fractions.Fraction, datetime.date, datetime.time, datetime.timedelta,
+    pathlib.PurePath, uuid.UUID,
+)  # fmt: skip
 _OTHER_LEAVES = (*_PLAIN, torch.dtype, torch.device, *_SAID)
 _DEEPEST = 20
 _CALLS = ("args", "kwargs")  # containers that PyTorch makes for each call
@@ -40,6 +48,16 @@ _CALLS = ("args", "kwargs")  # containers that PyTorch makes for each call
 _TENSOR, _PARAMETER, _STRIDED = torch.Tensor, torch.nn.Parameter, torch.strided
 _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _is_zero = torch.Tensor._is_zerotensor
+
+
+class _Text:
+    """A value of Python that is neither tensor nor plain, by what says all of it."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
 
 
 def plain_text(one: Any) -> str | None:
@@ -82,7 +100,7 @@ def leaves(
     if kind is not tuple and kind is not list and isinstance(what, Mapping):
         for key, one in what.items():
             leaves(f"{name}.{key}", one, found, depth + 1, others, facts)
-    elif isinstance(what, (list, tuple)):
+    elif isinstance(what, (list, tuple, deque)):
         for number, one in enumerate(what):
             if type(one) is _TENSOR:  # most of them, without a call
                 found.append((f"{name}.{number}", one))
@@ -95,6 +113,8 @@ def leaves(
             others += [f"{name}.{attribute}" for attribute in more_attributes(what)]
     elif type(what) is np.ndarray and (as_tensor := _tensor_of(what)) is not None:
         found.append((name, as_tensor))
+    elif (text := _text_of(what)) is not None:
+        found.append((name, _Text(text)))
     elif others is not None:
         others.append(name)
     return found
@@ -106,11 +126,31 @@ def gradient_leaves(gradients: Iterable[torch.Tensor | None]) -> list[Leaf]:
 
 
 def _tensor_of(array: np.ndarray) -> torch.Tensor | None:
-    """The values of an array of NumPy; None where PyTorch has no such type."""
+    """The values of an array of NumPy, in this machine's byte order; None where PyTorch has no such type."""
     try:
-        return torch.from_numpy(np.array(array, order="C"))
+        return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), order="C"))
     except (TypeError, ValueError):
         return None
+
+
+def _text_of(what: Any) -> str | None:
+    """A set of plain values, or an array or number of NumPy that PyTorch has no type for. None for others."""
+    if isinstance(what, (set, frozenset)):
+        is_plain_set = all(isinstance(one, _OTHER_LEAVES) for one in what)
+        return f"{{{', '.join(sorted(map(repr, what)))}}}" if is_plain_set else None
+    if isinstance(what, np.generic):
+        kind = what.dtype.newbyteorder("=")
+        return f"{kind.str} {what}" if kind.kind in "biufcmM" else None
+    if type(what) is not np.ndarray or what.dtype.kind not in "biufcmMSU":
+        return None
+    kind = what.dtype.newbyteorder("=")
+    parts = [what.astype(kind)]
+    if kind.kind in "fc" and kind.type in (np.longdouble, np.clongdouble):  # some of their bytes say nothing
+        numbers = [parts[0].real, parts[0].imag]
+        parts = [numbers[0].astype("f8"), numbers[1].astype("f8")]
+        parts += [(n - p).astype("f8") for n, p in zip(numbers, parts, strict=True)]
+    digest = hashlib.blake2b(b"".join(part.tobytes() for part in parts), digest_size=16).hexdigest()
+    return f"{kind.str} {what.shape} {digest}"
 
 
 def strides_of(t: torch.Tensor) -> str:

@@ -75,7 +75,10 @@ def compared_text(what: str, agree: int, left: int, why: str) -> str:
 
 def structure_text(d: StructureDifference) -> str:
     """What differs beside a value."""
-    if d.role in ("module", "operation"):
+    if d.role == "operation":
+        other = "(a tensor, or not given)"
+        return f"its {d.what} is {d.a or other} in a and {d.b or other} in b"
+    if d.role == "module":
         return f"its {d.what} is {d.a or '(none)'} in a and {d.b or '(none)'} in b"
     name = f"parameter {d.name}" if d.role == "parameter" else d.name
     if d.what == "class":
@@ -168,7 +171,7 @@ def origin_text(o: Origin) -> str:
         roles = {v.role for v in o.values}
         if roles <= {"value"} and o.site.phase == "forward":
             inside = "the own code of " + o.module if o.module else "the code around it"
-            if not o.site.module:
+            if not o.site.module and o.site.operation == "forward":
                 said = f"what the model is given differs: {_names(o.values)}"
             else:
                 said = f"{before} its input differs: {_names(o.values)}; made by {inside}"

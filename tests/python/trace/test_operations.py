@@ -129,7 +129,7 @@ def test_a_trace_with_its_own_path_is_entered_once(tmp_path) -> None:
     ("ours", "theirs", "said"),
     [
         ({"alpha": 2}, {"alpha": 3}, "its alpha is 2 in a and 3 in b"),
-        ({"alpha": 2}, {}, "its alpha is 2 in a and (none) in b"),
+        ({"alpha": 2}, {}, "its alpha is 2 in a and (a tensor, or not given) in b"),
         ({"alpha": 2}, {"alpha": 2.0}, "its alpha is 2 in a and 2.0 in b"),
     ],
 )

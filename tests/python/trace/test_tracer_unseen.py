@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import warnings
+from collections import deque
 from collections.abc import Callable
 from decimal import Decimal
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -160,7 +162,7 @@ def test_values_of_python_that_have_a_text_or_numbers_are_compared(values: tuple
 
 
 def test_objects_that_nobody_looks_into_are_counted(tmp_path: Path) -> None:
-    for name, value in zip("ab", ({1}, {2}), strict=True):
+    for name, value in zip("ab", ({(1,)}, {(2,)}), strict=True):
         train(tmp_path / name, lambda m, _, value=value: m({"a": torch.ones(1, 3)}, value))
     found = compare_traces(tmp_path / "a", tmp_path / "b")
     assert found.same and any(
@@ -330,3 +332,116 @@ def test_parameters_that_code_uses_without_a_call(tmp_path: Path) -> None:
                     optimizer.step()
         said = [str(w.message) for w in seen if "no call of lin was seen" in str(w.message)]
         assert len(said) == len(seen) == own
+
+
+class Handed(nn.Module):
+    """Gives what it was made with; takes anything."""
+
+    def __init__(self, gives: object = None) -> None:
+        super().__init__()
+        self.gives = [gives]
+
+    def forward(self, taken: object) -> object:
+        return self.gives[0]
+
+
+class Around(nn.Module):
+    def __init__(self, gives: object) -> None:
+        super().__init__()
+        self.inner = Handed(gives)
+
+    def forward(self, x: object) -> torch.Tensor:
+        self.inner(x)
+        return torch.ones(2)
+
+
+def handed(path, value: object, how: str, level: str = "modules"):
+    """A trace of a program that records, takes or gives a value."""
+    model = Around(value if how == "gives" else None)
+    with twinrun.torch.trace(model, path, level=level, on_error="raise") as traced:
+        model(value if how == "takes" else torch.ones(1))
+        if how == "records":
+            traced.record("v", value)
+        traced.step()
+    return path
+
+
+class Own:
+    """An object that a trace does not look into."""
+
+
+LONG = np.longdouble
+# One value, another one, and the first one made again.
+TOLD_APART = [
+    lambda n: np.array([n], ">f4"),
+    lambda n: np.array([1 + n * LONG(2) ** -60], LONG),
+    lambda n: np.array([1 + n * 1j], np.clongdouble),
+    lambda n: np.zeros(n, LONG),
+    lambda n: np.array(["a", f"b{n}"]),
+    lambda n: np.array([b"a", bytes([n])]),
+    lambda n: np.array([n], "M8[s]"),
+    lambda n: np.array([3600], "m8[s]" if n == 1 else "m8[h]"),
+    lambda n: np.float32(n),
+    lambda n: LONG(n),
+    lambda n: np.bool_(n == 1),
+    lambda n: np.datetime64(2020 + n, "Y"),
+    lambda n: {n, 7, 8},
+    lambda n: frozenset({f"{n}", "a"}),
+    lambda n: [1, {n}],
+    lambda n: deque([torch.full((2,), n)]),
+    lambda n: datetime.timedelta(n),
+    lambda n: PurePosixPath(f"{n}"),
+]
+NOT_LOOKED_AT = [
+    lambda n: Own(),
+    lambda n: np.array([(1, n)], "i4,f4"),
+    lambda n: np.array([n, None]),
+    lambda n: {(n,)},
+    lambda n: iter([n]),
+]
+
+
+@pytest.mark.parametrize("level", ["modules", "ops"])
+@pytest.mark.parametrize("how", ["records", "takes", "gives"])
+@pytest.mark.parametrize("number", range(len(TOLD_APART)))
+def test_values_that_are_no_tensors_are_told_apart(tmp_path, number: int, how: str, level: str) -> None:
+    make = TOLD_APART[number]
+    a, b, again = (handed(tmp_path / n, make(v), how, level) for n, v in (("a", 1), ("b", 2), ("c", 1)))
+    assert compare_traces(a, b).verdict == "different"
+    result = compare_traces(a, again)
+    assert result.verdict == "same" and not result.notes
+
+
+@pytest.mark.parametrize("number", range(len(NOT_LOOKED_AT)))
+def test_what_is_not_looked_into_is_said(tmp_path, number: int) -> None:
+    make = NOT_LOOKED_AT[number]
+    for how in ("takes", "gives"):
+        a, b = (handed(tmp_path / f"{how}{n}", make(n), how) for n in (1, 2))
+        result = compare_traces(a, b)
+        assert result.verdict == "same"
+        assert any("that a trace does not look into" in note for note in result.notes)
+    a, b = (handed(tmp_path / f"{n}", make(n), "records") for n in (1, 2))
+    result = compare_traces(a, b)
+    assert result.verdict == "incomparable"
+    assert "v was not digested: an object that is not looked into" in result.problems[0]
+
+
+def test_what_the_model_s_own_code_makes_is_not_given_to_it(tmp_path) -> None:
+    class Hidden(nn.Module):
+        def __init__(self, add: float) -> None:
+            super().__init__()
+            self.add = [add]
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = x.clone()
+            y.numpy()[0] += self.add[0]  # no operation
+            return y * 2
+
+    for path, add in (("a", 0.0), ("b", 1.0)):
+        model = Hidden(add)
+        with twinrun.torch.trace(model, tmp_path / path, level="ops") as traced:
+            model(torch.ones(2))
+            traced.step()
+    said = str(compare_traces(tmp_path / "a", tmp_path / "b"))
+    assert "its input differs: self; made by the code around it" in said
+    assert "the model is given" not in said
