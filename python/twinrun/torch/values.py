@@ -144,12 +144,11 @@ def _text_of(what: Any) -> str | None:
     if type(what) is not np.ndarray or what.dtype.kind not in "biufcmMSU":
         return None
     kind = what.dtype.newbyteorder("=")
-    parts = [what.astype(kind)]
-    if kind.kind in "fc" and kind.type in (np.longdouble, np.clongdouble):  # some of their bytes say nothing
-        numbers = [parts[0].real, parts[0].imag]
-        parts = [numbers[0].astype("f8"), numbers[1].astype("f8")]
-        parts += [(n - p).astype("f8") for n, p in zip(numbers, parts, strict=True)]
-    digest = hashlib.blake2b(b"".join(part.tobytes() for part in parts), digest_size=16).hexdigest()
+    if kind.kind in "fc":  # longdouble: some of its bytes say nothing, and text says all of a number
+        data = "\n".join(map(str, what.ravel())).encode()
+    else:
+        data = what.astype(kind).tobytes()
+    digest = hashlib.blake2b(data, digest_size=16).hexdigest()
     return f"{kind.str} {what.shape} {digest}"
 
 

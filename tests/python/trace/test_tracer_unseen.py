@@ -377,6 +377,7 @@ TOLD_APART = [
     lambda n: np.array([1 + n * LONG(2) ** -60], LONG),
     lambda n: np.array([1 + n * 1j], np.clongdouble),
     lambda n: np.zeros(n, LONG),
+    lambda n: n * np.array([LONG("1e4000"), LONG("-inf")]),
     lambda n: np.array(["a", f"b{n}"]),
     lambda n: np.array([b"a", bytes([n])]),
     lambda n: np.array([n], "M8[s]"),
