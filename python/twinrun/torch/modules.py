@@ -119,9 +119,9 @@ class ModuleHooks:
         if len(args) == 1 and not kwargs and type(args[0]) is torch.Tensor:  # most modules take one
             taken = given = [("args.0", args[0])]
         else:
-            taken = given = leaves("args", args, others=objects, facts=facts)
+            taken = given = leaves("args", args, others=objects, facts=facts, attributes=objects)
             if kwargs:
-                named = leaves("kwargs", kwargs, others=objects, facts=facts)
+                named = leaves("kwargs", kwargs, others=objects, facts=facts, attributes=objects)
                 taken = given + named
             facts += same_tensors(taken)
         stops = [node for t in tensors_among(taken) if (node := t.grad_fn) is not None]
@@ -165,7 +165,7 @@ class ModuleHooks:
         if type(output) is torch.Tensor:
             found = [("output", output)]
         else:
-            found = leaves("output", output, others=objects, facts=facts)
+            found = leaves("output", output, others=objects, facts=facts, attributes=objects)
             facts += same_tensors(found)
         for name in objects:
             recorder.setting(event, name, NOT_LOOKED_INTO, out=True)

@@ -76,9 +76,11 @@ def leaves(
     depth: int = 0,
     others: list[str] | None = None,
     facts: list[Fact] | None = None,
+    attributes: list[str] | None = None,
 ) -> list[Leaf]:
     """The tensors and plain values in nested lists, mappings and data classes. Other objects are left out:
-    their names come into `others`. What kinds of containers and objects there are comes into `facts`.
+    their names come into `others`, and into `attributes` those of attributes of data classes that are no fields.
+    What kinds of containers and objects there are comes into `facts`.
     """
     found = [] if found is None else found
     kind = type(what)
@@ -99,18 +101,26 @@ def leaves(
             facts.append((name, CLASS, kind.__name__))
     if kind is not tuple and kind is not list and isinstance(what, Mapping):
         for key, one in what.items():
-            leaves(f"{name}.{key}", one, found, depth + 1, others, facts)
+            leaves(f"{name}.{key}", one, found, depth + 1, others, facts, attributes)
     elif isinstance(what, (list, tuple, deque)):
         for number, one in enumerate(what):
             if type(one) is _TENSOR:  # most of them, without a call
                 found.append((f"{name}.{number}", one))
             else:
-                leaves(f"{name}.{number}", one, found, depth + 1, others, facts)
+                leaves(f"{name}.{number}", one, found, depth + 1, others, facts, attributes)
     elif dataclasses.is_dataclass(what) and not isinstance(what, type):
         for field in dataclasses.fields(what):
-            leaves(f"{name}.{field.name}", getattr(what, field.name, None), found, depth + 1, others, facts)
-        if others is not None:
-            others += [f"{name}.{attribute}" for attribute in more_attributes(what)]
+            leaves(
+                f"{name}.{field.name}",
+                getattr(what, field.name, None),
+                found,
+                depth + 1,
+                others,
+                facts,
+                attributes,
+            )
+        if attributes is not None:
+            attributes += [f"{name}.{attribute}" for attribute in more_attributes(what)]
     elif type(what) is np.ndarray and (as_tensor := _tensor_of(what)) is not None:
         found.append((name, as_tensor))
     elif (text := _text_of(what)) is not None:

@@ -194,14 +194,14 @@ PLANTED = {
         "args.1 is a list in a and a dict in b",
     ),
     "an object": (
-        lambda x: ((x, {1}), {}),
-        lambda x: ((x, frozenset({1})), {}),
+        lambda x: ((x, {(1,)}), {}),
+        lambda x: ((x, frozenset({(1,)})), {}),
         lambda x, given: x * (1 if type(given) is set else 2),
         "args.1 is a set in a and a frozenset in b",
     ),
     "an object of one run alone": (
         lambda x: ((x,), {}),
-        lambda x: ((x, {1}), {}),
+        lambda x: ((x, {(1,)}), {}),
         lambda x, given=None: x * (1 if given is None else 2),
         "args.1 is a set in b and not in a",
     ),
