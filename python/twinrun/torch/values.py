@@ -79,8 +79,8 @@ def leaves(
     attributes: list[str] | None = None,
 ) -> list[Leaf]:
     """The tensors and plain values in nested lists, mappings and data classes. Other objects are left out:
-    their names come into `others`, and into `attributes` those of attributes of data classes that are no fields.
-    What kinds of containers and objects there are comes into `facts`.
+    their names come into `others`, and into `attributes` those of attributes of data classes that are no
+    fields. What kinds of containers and objects there are comes into `facts`.
     """
     found = [] if found is None else found
     kind = type(what)
