@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -95,7 +96,7 @@ def _cut(what: Any, size: int, start: int, end: int, copies: dict[int, torch.Ten
         return {key: _cut(one, size, start, end, copies) for key, one in what.items()}
     if isinstance(what, tuple) and hasattr(what, "_fields"):
         return type(what)(*(_cut(one, size, start, end, copies) for one in what))
-    if isinstance(what, (list, tuple)):
+    if isinstance(what, (list, tuple, deque)):
         return type(what)(_cut(one, size, start, end, copies) for one in what)
     return what
 

@@ -117,9 +117,20 @@ class Recorder:
             self._keep.meets(self._site(event))
         return self._writer.add(event)
 
-    def see(self, event: Event, name: str, what: Any, *, out: bool, role: str = "value") -> None:
+    def see(
+        self,
+        event: Event,
+        name: str,
+        what: Any,
+        *,
+        out: bool,
+        role: str = "value",
+        attributes: list[str] | None = None,
+    ) -> None:
         """Adds what a value holds to an event: tensors, and plain values as settings. In a value of the
         training's own nothing may be left out: an object that is not looked into has no digest.
+
+        attributes: takes the names of attributes of data classes that are no fields.
         """
         if is_plain(what):
             self._see_plain(event, name, what, out, role)
@@ -127,7 +138,7 @@ class Recorder:
         objects: list[str] = []
         if role == "value":
             facts: list[Fact] = []
-            found = leaves(name, what, others=objects, facts=facts)
+            found = leaves(name, what, others=objects, facts=facts, attributes=attributes)
             self.see_leaves(event, found, out=out, role=role, facts=[*facts, *same_tensors(found)])
         else:
             self.see_leaves(event, leaves(name, what, others=objects), out=out, role=role)

@@ -16,6 +16,7 @@ import torch
 from ..capture.events import EventWriter
 from ..capture.run import Run
 from ..errors import TwinrunError
+from ..runs.gaps import NOT_LOOKED_INTO
 from ..trace.escalation import KeptPlaces
 from ..trace.result import Origin
 from .divergence import Divergence
@@ -326,7 +327,10 @@ class Trace:
         grads = torch.is_grad_enabled()
         with self._guard.work(f"the value {name!r}"):
             event = self._recorder.event("record", "", "", str(name), self._position.new_call())
-            self._recorder.see(event, str(name), value, out=True)
+            attributes: list[str] = []
+            self._recorder.see(event, str(name), value, out=True, attributes=attributes)
+            for label in attributes:
+                self._recorder.setting(event, label, NOT_LOOKED_INTO, out=True)
             if grads:
                 nodes = [t.grad_fn for t in tensors_of(value) if t.grad_fn is not None]
                 self._gradients.watch_record(nodes, str(name))

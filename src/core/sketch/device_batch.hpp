@@ -1,5 +1,5 @@
 // Makes the digests of several fields on one device together: the plan of the items, the layout of
-// device memory, and the work put into a stream. For device_build.cpp and device_sketch.cpp only.
+// device memory, and the work put into a stream. Private to this room.
 #pragma once
 
 #include <algorithm>

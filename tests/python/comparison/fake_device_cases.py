@@ -355,23 +355,6 @@ def test_what_is_known_of_a_state_keeps_no_tensor_and_is_bounded() -> None:
     assert started(many).is_known
 
 
-@pytest.mark.parametrize("function", ["any", "digest", "copy", "allocate", "fill"])
-def test_a_call_that_fails_for_a_known_state_is_an_error_or_nothing(function: str) -> None:
-    a = state(300)
-    want = roots(twinrun.sketch(a, atol=1e-6))
-    for number in range(1, 30, 3):
-        for wait in (False, True):
-            assert started(a).is_known
-            twinrun.release_device_memory()
-            fake_device.fail(f"{function}:{number}:io")
-            try:
-                assert roots(twinrun.sketch(a, atol=1e-6, wait=wait)) == want
-            except TwinrunError as e:
-                assert "fake device" in str(e)
-            fake_device.fail("")
-            assert roots(twinrun.sketch(a, atol=1e-6)) == want
-
-
 def test_a_sketch_need_not_be_waited_for() -> None:
     a = state(700)
     made = twinrun.sketch(a, atol=1e-6, wait=False)
@@ -390,19 +373,23 @@ def test_a_sketch_that_nobody_asks_for_ends() -> None:
         assert not made
 
 
-@pytest.mark.parametrize("function", ["any", "digest", "copy", "allocate"])
-def test_a_call_that_fails_is_an_error_or_nothing(function: str) -> None:
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("function", ["any", "digest", "copy", "allocate", "fill"])
+def test_a_call_that_fails_is_an_error_or_nothing(function: str, known: bool) -> None:
     a = state(300)
     want = roots(twinrun.sketch(a, atol=1e-6))
-    for number in range(1, 30, 4):
+    for number in range(1, 30, 3):
         for wait in (False, True):
+            given = a if known else state(300)
+            assert not known or started(a).is_known
             twinrun.release_device_memory()
             fake_device.fail(f"{function}:{number}:io")
             try:
-                assert roots(twinrun.sketch(a, atol=1e-6, wait=wait)) == want
+                assert roots(twinrun.sketch(given, atol=1e-6, wait=wait)) == want
             except TwinrunError as e:
                 assert "fake device" in str(e)
             fake_device.fail("")
+            assert roots(twinrun.sketch(given, atol=1e-6)) == want
 
 
 # ---- comparisons that are not waited for ----

@@ -1,6 +1,7 @@
 """What a model gives for an item must not depend on the items beside it: the first module is named where it does."""
 
 import warnings
+from collections import deque
 
 import pytest
 
@@ -237,3 +238,13 @@ def test_what_cannot_be_compared() -> None:
         assert_batch_invariant(model, batch())
     assert not model._forward_hooks and not model[0]._forward_hooks
     assert issubclass(BatchDependent, AssertionError) and Transformer is MODELS["transformer"]
+
+
+def test_inputs_in_a_deque_are_cut_like_those_in_a_list() -> None:
+    class Takes(nn.Module):
+        def forward(self, given: deque) -> torch.Tensor:
+            assert type(given) is deque
+            return given[0] * 2 + given[1]
+
+    inputs = deque([torch.arange(12.0).reshape(4, 3), torch.ones(4, 3)])
+    assert_batch_invariant(Takes(), inputs)

@@ -7,6 +7,7 @@ import os
 import warnings
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -446,3 +447,18 @@ def test_what_the_model_s_own_code_makes_is_not_given_to_it(tmp_path) -> None:
     said = str(compare_traces(tmp_path / "a", tmp_path / "b"))
     assert "its input differs: self; made by the code around it" in said
     assert "the model is given" not in said
+
+
+def test_attributes_of_a_recorded_data_class_are_counted(tmp_path) -> None:
+    @dataclass
+    class Known:
+        x: int = 1
+
+    paths = []
+    for more in (1, 2):
+        value = Known()
+        value.more = more
+        paths.append(handed(tmp_path / f"{more}", value, "records"))
+    result = compare_traces(*paths)
+    assert result.verdict == "same"
+    assert any("1 value that is an object that a trace does not look into" in note for note in result.notes)
