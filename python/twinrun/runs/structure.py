@@ -123,7 +123,8 @@ def texts_of(one: object, name: str) -> list[Fact]:
     """The facts of a container, or of an object that is not looked into, without those of what it holds."""
     found: list[Fact] = [(name, CLASS, type(one).__name__)]
     if isinstance(one, Mapping):
-        if len(one) > 1:
+        # The name of a value has its key as text: of one text alone it says all.
+        if len(one) > 1 or any(type(key) is not str for key in one):
             found.append((name, KEYS, _short(", ".join(map(_key, one)))))
     elif (more := more_attributes(one)) != []:
         found.append((name, ATTRIBUTES, _short(", ".join(more))))

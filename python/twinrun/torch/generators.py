@@ -67,6 +67,27 @@ class Generators:
             name = f"cuda:{device}"
             self._add_state(event, name, _known_by(device), lambda: torch.cuda.get_rng_state(device))
 
+    def _add_given(self, event: Event, name: str, generator: torch.Generator) -> None:
+        """Adds the state of a generator that an operation draws from."""
+        if generator.device.type == "cuda" and hasattr(generator, "get_offset"):
+            text = f"{generator.initial_seed()} {generator.get_offset()}"
+            event.values.append(known_value(name, digest_of_text(text), ("python", ()), "rng"))
+            return
+        state = generator.get_state()
+        self._add_state(event, name, ctypes.string_at(state.data_ptr(), state.nbytes), lambda: state)
+
+    def add_drawn(self, event: Event, generator: Any, device: torch.device) -> None:
+        """Adds the state that an operation draws from. generator: None for the usual one of the device."""
+        if self._which == "none":
+            return
+        if isinstance(generator, torch.Generator):
+            self._add_given(event, "generator", generator)
+        elif device.type == "cpu":
+            self._add_given(event, "torch", torch.default_generator)
+        elif device.type == "cuda" and torch.cuda.is_initialized():
+            number = torch.cuda.current_device() if device.index is None else device.index
+            self._add_given(event, f"cuda:{number}", torch.cuda.default_generators[number])
+
     def _add_state(self, event: Event, name: str, mark: object, state: Callable[[], torch.Tensor]) -> None:
         """mark: equal marks are of equal states."""
         known = self._known.get(name)

@@ -68,6 +68,13 @@ class Watched:
         self.parameters: list[Owned] = []
         self.buffers: list[Owned] = []
 
+    def hold(self, other: Watched) -> None:
+        """Takes over what was found out anew of the same module. Its calls stay counted."""
+        self.parameters, self.buffers = other.parameters, other.buffers
+        self.compiled, self.inside = other.compiled, other.inside
+        if self.own.module is not other.own.module:
+            self.own = other.own
+
 
 def kind_of(module: torch.nn.Module) -> str:
     """The class of a module; of TorchScript: that which it was made from."""

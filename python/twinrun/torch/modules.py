@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -75,16 +75,27 @@ class ModuleHooks:
         recorder: Recorder,
         generators: Generators,
         gradients: ModuleGradients | NodeGradients,
+        look: Callable[[], object],
     ) -> None:
+        """look: is called before a model runs, to hook what came into it."""
         self._watched, self._guard, self._position = watched, guard, position
         self._recorder, self._generators, self._gradients = recorder, generators, gradients
+        self._look = look
+        self._hooks: dict[Watched, list[Any]] = {}
         self.entered = False  # whether a module was called in this iteration
 
-    def attach(self, handles: list[Any]) -> None:
-        """Adds the hooks, and what removes them to `handles`."""
-        for w in self._watched:
-            handles.append(hook_before(w.module, _Before(self, w)))
-            handles.append(hook_after(w.module, _After(self, w), always=True))
+    def attach(self, watched: Iterable[Watched], handles: list[Any]) -> None:
+        """Adds the hooks of modules, and what removes them to `handles`."""
+        for w in watched:
+            hooks = self._hooks[w] = [hook_before(w.module, _Before(self, w))]
+            hooks.append(hook_after(w.module, _After(self, w), always=True))
+            handles += hooks
+
+    def detach(self, watched: Iterable[Watched]) -> None:
+        """Removes the hooks of modules that are no longer in the model."""
+        for w in watched:
+            for hook in self._hooks.pop(w, ()):
+                hook.remove()
 
     def begin_iteration(self) -> None:
         """No module was called yet."""
@@ -106,6 +117,8 @@ class ModuleHooks:
 
     def _enter(self, w: Watched, phase: str, args: tuple, kwargs: dict) -> None:
         position, recorder = self._position, self._recorder
+        if phase == "forward" and (w.root or not self.entered):
+            self._look()
         self.entered = w.called = True
         if phase == "forward":
             while position.frames and position.frames[-1].phase != "forward":

@@ -13,6 +13,7 @@ from .. import _core
 from ..runs.events import KERNELS, Event
 from ..runs.gaps import OF_TYPE, ROOM, UNDER_WAY, UNWRITTEN, WRITTEN
 from ..runs.structure import arguments_line
+from .generators import Generators
 from .guard import Guard
 from .kernels import Kernels
 from .modes import can_leave_uncompiled, compiling, in_backward, leave_uncompiled
@@ -42,7 +43,7 @@ _RESIZES = {"resize_", "resize_as_"}  # fmt: skip
 # They write their first argument without reading it.
 _FILLS = {
     "zero_", "fill_", "copy_", "normal_", "uniform_", "bernoulli_", "random_", "exponential_", "geometric_",
-    "cauchy_", "log_normal_", "eye_", "resize_", "set_", "resize_as_",
+    "cauchy_", "log_normal_", "eye_", "resize_", "set_", "resize_as_", "_foreach_copy_", "_foreach_zero_",
 }  # fmt: skip
 # Outputs and arguments that are room to work in, for the operation's own gradient: parts of it are
 # never written.
@@ -64,6 +65,8 @@ _PASSED = {"detach", "alias", "_record_function_enter_new", "_record_function_ex
 # `native_batch_norm` does not say that it writes the running mean. PyTorch's core operations and
 # those of single elements do tell, and these are known.
 _TELLS = [getattr(torch.Tag, name) for name in ("core", "pointwise") if hasattr(torch.Tag, name)]
+# They draw random numbers. Attention does where its `dropout_p` is not 0.
+_DRAWS = getattr(torch.Tag, "nondeterministic_seeded", None)
 _PURE = {
     "_unsafe_view", "cat", "stack", "slice_backward", "select_backward",
     "_softmax_backward_data", "_log_softmax_backward_data", "nll_loss_forward", "nll_loss_backward",
@@ -80,8 +83,8 @@ class _Schema:
     """
 
     __slots__ = (
-        "apart", "arguments", "fills", "func", "later", "name", "passed", "plans", "pools", "pure", "room", "room_in",
-        "unwritten", "whole_name", "writes",
+        "apart", "arguments", "fills", "func", "later", "name", "passed", "plans", "pools", "pure", "random", "room",
+        "room_in", "unwritten", "whole_name", "writes",
     )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
@@ -110,7 +113,12 @@ class _Schema:
             self.fills |= {a.name for a in schema.arguments if received or "output" in a.name}
         told = namespace == "aten" and (name in _PURE or any(tag in func.tags for tag in _TELLS))
         self.pure = told and not (writes or self.fills or self.later or self.unwritten or self.room)
+        self.random = "generator" in self.arguments or _DRAWS in func.tags
         self.apart = not (self.fills or self.later or self.unwritten or self.room_in or name in _RESIZES)
+
+    def draws(self, args: tuple, kwargs: dict[str, Any]) -> bool:
+        """Whether a call draws random numbers. Only of those that may it is asked."""
+        return "dropout_p" not in self.arguments or bool(self.named(args, kwargs).get("dropout_p"))
 
     def given(self, result: Any) -> Any:
         """What a call gave, without room to work in."""
@@ -140,8 +148,9 @@ class _Begun(NamedTuple):
 class OperationEvents:
     """The events of operations: what they take, and what they give."""
 
-    def __init__(self, guard: Guard, position: Position, recorder: Recorder) -> None:
+    def __init__(self, guard: Guard, position: Position, recorder: Recorder, generators: Generators) -> None:
         self._guard, self._position, self._recorder = guard, position, recorder
+        self._generators = generators
         self._memory = UnwrittenMemory()
 
     def at_once(self) -> bool:
@@ -217,6 +226,16 @@ class OperationEvents:
         if event is not None and isinstance(room, torch.Tensor):
             with self._guard.work(("the arguments of", event.operation)):
                 self._recorder.setting(event, name, ROOM)
+
+    def draws(self, event: Event | None, named: dict[str, Any]) -> None:
+        """An operation draws random numbers: the state of the generator goes into it."""
+        if event is None or self._guard.stopped:
+            return
+        with self._guard.work(("the generator of", event.operation)):
+            device = named.get("device")
+            if device is None:
+                device = next((t.device for t in tensors_of(named)), torch.device("cpu"))
+            self._generators.add_drawn(event, named.get("generator"), torch.device(device))
 
     def keeps(self, event: Event | None) -> bool:
         """Whether this is a place whose data is kept."""
@@ -509,7 +528,8 @@ class OperationMode(TorchDispatchMode):
             schema = self._schemas[id(func)] = _Schema(func)
         if schema.passed:
             return func(*args, **kwargs)
-        if schema.pure and self._events.at_once():
+        draws = schema.random and schema.draws(args, kwargs)
+        if schema.pure and not draws and self._events.at_once():
             try:
                 result = func(*args, **kwargs)
             except Exception as e:
@@ -517,7 +537,7 @@ class OperationMode(TorchDispatchMode):
                 raise
             self._events.whole(schema, args, kwargs, result)
             return result
-        if schema.apart and self._events.at_once():
+        if schema.apart and not draws and self._events.at_once():
             begun = self._events.before(schema, args, kwargs)
             if begun is not None:
                 return self._changing(begun, schema, func, args, kwargs)
@@ -526,6 +546,8 @@ class OperationMode(TorchDispatchMode):
         named = schema.named(args, kwargs)
         taken = {n: v for n, v in named.items() if n not in schema.fills} if schema.fills else named
         seen = self._events.begin(schema.whole_name, taken)
+        if draws:
+            self._events.draws(seen, named)
         for room in schema.room_in:
             self._events.has_room(seen, room, named.get(room))
         before = _bytes_of(named.get("self")) if schema.name in _RESIZES else 0

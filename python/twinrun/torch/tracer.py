@@ -24,7 +24,7 @@ from .generators import Generators
 from .gradients import ParameterGradients
 from .guard import Guard
 from .iterations import Iterations
-from .model import Owners, Watched, owners_of, watched_modules
+from .model import Watched
 from .modes import compiling
 from .module_gradients import ModuleGradients
 from .modules import ModuleHooks
@@ -36,7 +36,8 @@ from .processes import rank_path
 from .recorder import Recorder
 from .replica_checks import ReplicaChecks
 from .settings import Settings, check_version, models_of, optimizers_of
-from .uncalled import UncalledModules
+from .traced_model import TracedModel
+from .uncalled import UncalledModules, may_be_called
 from .values import tensors_of
 
 __all__ = ["Trace", "trace"]
@@ -71,7 +72,7 @@ class Trace:
         own_run: bool,
     ) -> None:
         self.problems: list[str] = []
-        self._own_run, self._models, self._left = own_run, models, False
+        self._own_run, self._left = own_run, False
         self._handles: list[Any] = []
         self._mode: OperationMode | None = None
         position = self._position = Position(settings.start, settings.every)
@@ -96,10 +97,10 @@ class Trace:
             self._iterations.gradient_seen,
             self._iterations.gradient_due,
         )
-        owners: Owners = {}
-        watched: list[Watched] = []
+        model = self._model = TracedModel(models, settings.modules)
         with guard.work("the modules of the model"):
-            owners, watched = owners_of(models), watched_modules(models, settings.modules)
+            model.look()
+        owners = model.owners
         replicas = (
             ReplicaChecks(settings.replicas, settings.group, guard, position, self._iterations, self.problems)
             if settings.replicas
@@ -111,21 +112,23 @@ class Trace:
             if settings.level == "ops"
             else ModuleGradients(guard, position, recorder, owners)
         )
-        self._watched = watched
         self._modules = ModuleHooks(
-            watched,
+            model.watched,
             guard,
             position,
             recorder,
             generators,
             self._gradients,
+            self._look_at_model,
         )
-        self._uncalled = UncalledModules(watched, owners, self._all_modules)
+        self._uncalled = UncalledModules(model.watched, owners, self._all_modules)
         self._told: set[str] = set()  # modules of which it was told that they were not called
         self._steps = OptimizerHooks(
             optimizers, owners, guard, position, recorder, replicas, self._end_iteration
         )
-        self._operations = OperationEvents(guard, position, recorder) if settings.level == "ops" else None
+        self._operations = (
+            OperationEvents(guard, position, recorder, generators) if settings.level == "ops" else None
+        )
 
     @property
     def iteration(self) -> int:
@@ -164,10 +167,11 @@ class Trace:
             )
         try:
             with self._guard.work("the hooks of modules"):
-                self._modules.attach(self._handles)
+                self._model.look()
+                self._uncalled = UncalledModules(self._model.watched, self._model.owners, self._all_modules)
+                self._modules.attach(self._model.watched, self._handles)
             with self._guard.work("the hooks of parameters"):
-                for model in self._models.values():
-                    self._parameters.attach(model.parameters(), self._handles)
+                self._parameters.attach(self._model.parameters(), self._handles)
             # Also after an error: other processes may wait for this one before a step.
             with self._guard.work("the hooks of optimizers"):
                 self._steps.attach(self._handles)
@@ -235,8 +239,20 @@ class Trace:
             with contextlib.suppress(Exception):
                 handle.remove()
         self._handles.clear()
+        self._parameters.forget()
 
     # ---- iterations ----
+
+    def _look_at_model(self) -> list[Watched]:
+        """Hooks the modules and parameters that came into the models, in place of others or besides them."""
+        changes = self._model.look()
+        if changes is None:
+            return []
+        self._modules.detach(changes.gone)
+        self._modules.attach(changes.new, self._handles)
+        self._parameters.attach(self._model.parameters(), self._handles)
+        self._uncalled = UncalledModules(self._model.watched, self._model.owners, self._all_modules)
+        return changes.new
 
     def step(self) -> None:
         """Ends an iteration. With `optimizer`, its `step` does that; an iteration without events
@@ -267,6 +283,7 @@ class Trace:
         gradients, self._parameters.seen = self._parameters.seen, set()
         if self._guard.stopped or not self._position.chosen:
             return
+        self._note_late(self._look_at_model())
         uncalled = self._uncalled.found(gradients)
         if self._modules.entered or not self._iterations.has_gradients_alone():
             self._note_uncalled(uncalled)
@@ -277,7 +294,20 @@ class Trace:
             self._iterations.problem(text)
             warnings.warn(f"twinrun: {text}", RuntimeWarning, stacklevel=4)
         else:  # a program may call others than those that were chosen: nobody knows
-            self._note_uncalled([w for w in self._watched if w.root])
+            self._note_uncalled([w for w in self._model.watched if w.root])
+
+    def _note_late(self, late: Sequence[Watched]) -> None:
+        """Modules that came into the models after the first call of this iteration."""
+        late = [w for w in late if may_be_called(w.module)]
+        for w in late:
+            self._recorder.uncalled(w.path, w.kind)
+        if late:
+            warnings.warn(
+                f"twinrun: iteration {self._position.iteration}: {_names(late)} came into the model while it ran. "
+                "What goes in and comes out is traced from the next iteration on",
+                RuntimeWarning,
+                stacklevel=4,
+            )
 
     def _note_uncalled(self, uncalled: Sequence[Watched]) -> None:
         """The trace says so of each iteration, and a warning once."""

@@ -10,10 +10,10 @@ import torch
 
 from .model import Owners, Watched
 
-__all__ = ["UncalledModules"]
+__all__ = ["UncalledModules", "may_be_called"]
 
 
-def _may_be_called(module: torch.nn.Module) -> bool:
+def may_be_called(module: torch.nn.Module) -> bool:
     """Whether it has a `forward`: lists of modules and of parameters have none."""
     return getattr(type(module), "forward", None) is not torch.nn.Module.forward or "forward" in vars(module)
 
@@ -31,7 +31,7 @@ class UncalledModules:
         # With parameters that are their own: those that several hold belong to the first one.
         self._modules: list[tuple[Watched, list[str]]] = []
         for w in watched:
-            if w.root or not _may_be_called(w.module):
+            if w.root or not may_be_called(w.module):
                 continue
             named = ((f"{w.path}.{one.name}", one.tensor("parameter")) for one in w.parameters)
             own = [n for n, t in named if t is not None and id(t) in owners and owners[id(t)].name == n]

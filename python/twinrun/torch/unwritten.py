@@ -16,6 +16,7 @@ __all__ = ["UnwrittenMemory", "written_words"]
 _FEW = 64
 
 _Mask: TypeAlias = "torch.Tensor | None"  # which elements were written; None: all of them
+_Masks: TypeAlias = "_Mask | list[_Mask]"  # of a result; of one that is a list, one of each tensor
 _Named = Mapping[str, Any]
 
 # How operations that write some elements mark them: (mask of the first argument, arguments).
@@ -42,6 +43,10 @@ _MOVES: dict[str, tuple[str, ...]] = {
     "scatter": ("self", "src"),
     "embedding": ("weight",),
 }  # fmt: skip
+# The same of those that take a list.
+_JOINS = ("cat", "stack", "block_diag")
+# Operations on lists that sum up what they take. The other ones go element by element.
+_SUMS_OF_LISTS = ("norm", "max", "powsum")
 _VALUES = ("value", "fill_value")  # of elements that such an operation makes itself
 
 
@@ -52,7 +57,10 @@ def _put(mask: torch.Tensor, named: _Named) -> None:
 
 
 class _Room:
-    """A storage. written: for each of its elements of `size` bytes, whether it was; None: none was."""
+    """A storage. written: for each of its elements of `size` bytes, whether it was; None: none was.
+
+    A tensor of another type may share it: its elements are then parts of those, or several of them.
+    """
 
     __slots__ = ("alive", "size", "written")
 
@@ -60,6 +68,18 @@ class _Room:
         # While the reference is held no other storage has its number.
         self.alive = StorageWeakRef(t.untyped_storage())
         self.size, self.written = t.element_size(), written
+
+    def seen(self, t: torch.Tensor) -> torch.Tensor:
+        """The marks of a tensor's elements, with one more dimension: each has the marks of its parts."""
+        assert self.written is not None
+        size = t.element_size()
+        if size < self.size:  # sizes are powers of two
+            marks = self.written.repeat_interleave(self.size // size)
+            rest = t.untyped_storage().nbytes() // size - marks.numel()
+            self.written, self.size = torch.cat([marks, torch.zeros(rest, dtype=torch.bool)]), size
+        parts = size // self.size
+        strides = [stride * parts for stride in t.stride()]
+        return self.written.as_strided((*t.shape, parts), (*strides, 1), t.storage_offset() * parts)
 
 
 def _key(t: torch.Tensor) -> int | None:
@@ -130,10 +150,8 @@ class UnwrittenMemory:
         room = place[1]
         if room.written is None:
             return torch.zeros(t.shape, dtype=torch.bool)
-        if room.size != t.element_size():
-            return None
-        found = room.written.as_strided(t.shape, t.stride(), t.storage_offset())
-        return None if bool(found.all()) else found.clone()
+        found = room.seen(t)
+        return None if bool(found.all()) else found.all(-1)
 
     def write(self, t: torch.Tensor, mask: _Mask = None) -> None:
         """Elements of a tensor were written, or got what nobody wrote. mask: those written; None: all."""
@@ -144,26 +162,22 @@ class UnwrittenMemory:
                 self._mark(t, self.rooms[key], mask)
             return
         key, room = place
-        if room.size != t.element_size():
-            del self.rooms[key]
-            return
         if mask is None and t.is_contiguous() and t.numel() == _elements(t):
             del self.rooms[key]
             return
         if room.written is None:
-            room.written = torch.zeros(_elements(t), dtype=torch.bool)
+            room.written = torch.zeros(t.untyped_storage().nbytes() // room.size, dtype=torch.bool)
         self._mark(t, room, mask)
         if bool(room.written.all()):
             del self.rooms[key]
 
     @staticmethod
     def _mark(t: torch.Tensor, room: _Room, mask: _Mask) -> None:
-        assert room.written is not None
-        at = room.written.as_strided(t.shape, t.stride(), t.storage_offset())
+        at = room.seen(t)
         if mask is None:
             at.fill_(True)
         else:
-            at.copy_(mask)
+            at.copy_(mask.unsqueeze(-1))
 
     # ---- operations ----
 
@@ -185,19 +199,24 @@ class UnwrittenMemory:
                 _PARTS[name](mask, named)
                 self.write(first, mask)
             return
-        passed = None
+        passed: _Masks = None
         if any(m is not None for each in masks.values() for m in each):
             passed = _passed_on(func, name, named, masks)
-        for t in tensors_of([named[n] for n in writes if n in named]):
+        written = tensors_of([named[n] for n in writes if n in named])
+        for number, t in enumerate(written):
             if name.startswith("rrelu_with_noise") and t is named.get("noise") and not named.get("training"):
                 continue  # it writes noise in training only
-            self.write(t, _fitting(passed, t))
+            self.write(t, _fitting(passed, number, t))
         if not writes and passed is not None:
-            for t in tensors_of(result):
-                self.write(t, _fitting(passed, t))
+            for number, t in enumerate(tensors_of(result)):
+                self.write(t, _fitting(passed, number, t))
 
 
-def _fitting(mask: _Mask, t: torch.Tensor) -> _Mask:
+def _fitting(masks: _Masks, number: int, t: torch.Tensor) -> _Mask:
+    if isinstance(masks, list):
+        mask = masks[number] if number < len(masks) else None
+    else:
+        mask = masks
     if mask is None:
         return None
     try:
@@ -206,7 +225,7 @@ def _fitting(mask: _Mask, t: torch.Tensor) -> _Mask:
         return None
 
 
-def _passed_on(func: Any, name: str, named: _Named, masks: Mapping[str, list[_Mask]]) -> _Mask:
+def _passed_on(func: Any, name: str, named: _Named, masks: Mapping[str, list[_Mask]]) -> _Masks:
     """Which elements of a result follow from written ones alone, where each element follows from the
     one at its own place. None: all, or it is not known; then the result is compared.
     """
@@ -221,8 +240,11 @@ def _passed_on(func: Any, name: str, named: _Named, masks: Mapping[str, list[_Ma
         return torch.where(named["condition"].cpu(), of("self")[0], of("other")[0])
     if name == "masked_fill" and len(of("self")) == 1:
         return of("self")[0] | named["mask"].cpu()
-    if name in ("cat", "stack"):
-        return getattr(torch, name)(of("tensors"), named.get("dim", 0))
+    if name in _JOINS:
+        return _moved(func, ("tensors",), named, of)
+    if name.startswith("_foreach_"):
+        sums = any(name.startswith(f"_foreach_{one}") for one in _SUMS_OF_LISTS)
+        return None if sums else _of_each(masks, of)
     by_element = torch.Tag.pointwise in func.tags or name in _COPIES
     moved = _MOVES.get(name) or (("self",) if name.endswith("_copy") and not by_element else None)
     if moved is not None:
@@ -235,9 +257,24 @@ def _passed_on(func: Any, name: str, named: _Named, masks: Mapping[str, list[_Ma
     return None
 
 
+def _of_each(masks: Mapping[str, list[_Mask]], of: Callable[[str], list[torch.Tensor]]) -> _Masks:
+    """The same of an operation on each tensor of several lists, and on single ones that all have."""
+    lists = [of(key) for key in masks if masks[key]]
+    most = max(map(len, lists))
+    if any(len(one) not in (1, most) for one in lists):
+        return None
+    try:
+        return [
+            reduce(torch.logical_and, [one[number if len(one) == most else 0] for one in lists])
+            for number in range(most)
+        ]
+    except RuntimeError:
+        return None
+
+
 def _moved(
     func: Any, moved: tuple[str, ...], named: _Named, of: Callable[[str], list[torch.Tensor]]
-) -> _Mask:
+) -> _Masks:
     """Which elements of a result are written ones that an operation moved, or its own.
 
     It runs once more, on the places that nobody wrote. moved: the arguments that hold elements.
@@ -246,6 +283,8 @@ def _moved(
     for key, value in named.items():
         if key in moved and isinstance(value, torch.Tensor):
             taken[key] = ~of(key)[0]
+        elif key in moved and isinstance(value, (list, tuple)):
+            taken[key] = [~one for one in of(key)]
         elif isinstance(value, torch.Tensor):
             if key in _VALUES:
                 taken[key] = torch.zeros((), dtype=torch.bool)
@@ -258,7 +297,8 @@ def _moved(
         else:
             taken[key] = value
     try:
-        return ~func(**taken)
+        given = func(**taken)
+        return [~one for one in given] if isinstance(given, (list, tuple)) else ~given
     except (RuntimeError, TypeError, NotImplementedError):
         return None
 

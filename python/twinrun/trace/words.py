@@ -93,7 +93,9 @@ def structure_text(d: StructureDifference) -> str:
     if d.what == "keys":
         if sorted(d.a.split(", ")) == sorted(d.b.split(", ")):
             return f"{name} has its keys in another order: {d.a} in a and {d.b} in b"
-        return f"{name} has the keys {d.a or '(one or none)'} in a and {d.b or '(one or none)'} in b"
+        return (
+            f"{name} has the keys {d.a or '(one text, or none)'} in a and {d.b or '(one text, or none)'} in b"
+        )
     if d.what == "attributes":
         return f"{name} has the attributes {d.a or '(no more)'} in a and {d.b or '(no more)'} in b"
     if d.what == "strides":
@@ -143,7 +145,7 @@ def uncalled_note(modules: list[str]) -> str:
     more = f" and {len(modules) - _MOST_NAMES} more" if len(modules) > _MOST_NAMES else ""
     return (
         f"not compared: what goes into {names}{more} and comes out. No call was seen, though there were gradients: "
-        "compiled code ran in its place, or its parameters are used elsewhere"
+        "compiled code ran in its place, its parameters are used elsewhere, or it came into the model while that ran"
     )
 
 
@@ -160,9 +162,15 @@ def origin_text(o: Origin) -> str:
     where = f"{rank}{o.site}" + (f" ({o.kind})" if o.kind else "")
 
     before = qualified("everything before agrees", o.structure, o.site) + (";" if o.structure else ",")
+    draws = False  # whether its own generator is what differs
     if o.reason == "operation":
         inputs = compared_text("inputs", o.inputs_agree, o.inputs_not_compared, o.not_compared)
-        if inputs:
+        if draws := o.generator == str(o.site):
+            agrees = (
+                qualified(inputs, o.structure, o.site) + ("; " if o.structure else ", but ") if inputs else ""
+            )
+            before = f"{agrees}the state of its random number generator differs;"
+        elif inputs:
             before = qualified(inputs, o.structure, o.site) + (";" if o.structure else ",")
         said = f"{before} outputs differ: {_names(o.values)}"
         if any(v.elements is not None for v in o.values):
@@ -193,7 +201,7 @@ def origin_text(o: Origin) -> str:
             said += f"; {before.rstrip(';')}"
     else:
         said = f"no value differs; the state of a random number generator does: {_names(o.values)}"
-    if o.generator:
+    if o.generator and not draws:
         said += f" (the state of a random number generator differs since {o.generator})"
     return one_line(f"{where}: {said}")
 

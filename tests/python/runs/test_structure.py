@@ -49,6 +49,12 @@ def test_each_single_change_of_a_container_is_the_only_fact_that_differs(tree, d
     assert differ == {(False, change.name, change.what)}
 
 
+@pytest.mark.parametrize("key", [1, b"1", 1.0, True, (1,), None])
+def test_one_key_is_told_where_it_is_no_text(key) -> None:
+    text = facts({str(key): 0})
+    assert facts({key: 0}) != text and (False, "x", KEYS) not in text
+
+
 @given(st.text(), st.sampled_from([CLASS, KEYS, GRAD, STRIDES, SAME, WEAK]), st.text(), st.booleans())
 def test_facts_come_back_from_their_line(name, what, text, out) -> None:
     said = line(name, what, text, out)

@@ -157,6 +157,12 @@ PLANTED = {
         lambda **given: in_order(given),
         "kwargs has its keys in another order: 'p', 'q' in a and 'q', 'p' in b",
     ),
+    "a key that is a number, and one that is a text": (
+        lambda x: (({1: x},), {}),
+        lambda x: (({"1": x},), {}),
+        lambda given: given[1] * 2 if 1 in given else given["1"],
+        "args.0 has the keys 1 in a and (one text, or none) in b",
+    ),
     "list and tuple": (
         lambda x: (([x, x * 2],), {}),
         lambda x: (((x, x * 2),), {}),

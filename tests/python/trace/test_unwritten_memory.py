@@ -1,5 +1,8 @@
 """Memory that nobody wrote makes no difference between two trainings, and hides none."""
 
+import copy
+
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", minversion="2.4", reason="needs PyTorch 2.4: make test-torch")
@@ -122,6 +125,30 @@ def of_other_kinds(y, f):
     return y[:2] + o[:2].conj().real
 
 
+def of_lists(y, f):
+    o, p = f(), f()
+    o[:3] = y[:3].detach() * f.value
+    p[:4] = y[2:].detach() * f.value
+    torch._foreach_mul_([o, p], 2.0)
+    more = torch._foreach_add([o, p], [p, o])
+    torch._foreach_copy_(more, [p, o])
+    torch._foreach_sqrt_(more)
+    q, r = f(), f()
+    torch._foreach_zero_([q])
+    torch._foreach_addcmul_([r], [more[0]], [q])
+    return y[:3] + o[:3] + p[:3] + more[1][:3] + q[:3] * y[:3]
+
+
+def of_bytes(y, f):
+    """As `copy.deepcopy` does: it copies the bytes of the storage."""
+    o = f()
+    o[:3] = y[:3].detach() * f.value
+    copied = torch.empty_like(o)
+    copied.view(torch.uint8).copy_(o.view(torch.uint8))
+    again = copy.deepcopy(o)
+    return y[:3] + copied[:3] + again[:3] + again.view(torch.int16)[:3, ::2] * 0
+
+
 MOVES = {
     "index_select": lambda o: o.index_select(0, torch.tensor([1, 0, 4]))[:2],
     "gather": lambda o: o.gather(0, torch.tensor([[1, 0, 2, 4]]))[:, :3],
@@ -143,6 +170,11 @@ MOVES = {
     "embedding": lambda o: nn.functional.embedding(torch.tensor([0, 5]), o)[0],
     "to_double": lambda o: o.double()[:3],
     "complex": lambda o: torch.complex(o, o)[:3].real,
+    "unbind_copy": lambda o: torch.unbind_copy(o)[1],
+    "split_copy": lambda o: torch.split_copy(o, 3)[0],
+    "split_with_sizes_copy": lambda o: torch.split_with_sizes_copy(o, [1, 5])[1][:2],
+    "block_diag": lambda o: torch.block_diag(o, o[:1] * 3)[torch.tensor([0, 2, 6])],
+    "stack": lambda o: torch.stack([o, o * 2], 1)[:3],
     "narrow_copy": lambda o: torch.narrow_copy(o, 0, 0, 4)[:3],
 }
 
@@ -162,7 +194,7 @@ def moved(name):
 CASES = [
     *map(moved, MOVES),
     index_put, where, rrelu, rrelu_of_inference, two_halves, a_part, a_part_by_numbers, scattered, masked, indexed,
-    resized, out, in_place, strided, drawn, of_other_kinds,
+    resized, out, in_place, strided, drawn, of_other_kinds, of_lists, of_bytes,
 ]  # fmt: skip
 
 
@@ -243,6 +275,40 @@ def test_memory_is_known_by_its_storage(tmp_path) -> None:
     memory.allocated(held)
     memory.forget()
     assert memory.mask(held) is None and not len(memory)
+
+
+def test_marks_of_tensors_of_several_types_are_those_of_their_bytes() -> None:
+    from twinrun.torch.unwritten import UnwrittenMemory
+
+    types = {1: torch.uint8, 2: torch.int16, 4: torch.float32, 8: torch.float64}
+    random = np.random.default_rng(5)
+
+    def view(storage):
+        """A view of the storage, and which bytes its elements have."""
+        size = int(random.choice([*types]))
+        most = 64 // size
+        whole = torch.empty(0, dtype=types[size]).set_(storage, 0, (most,))
+        first, step = int(random.integers(most)), int(random.integers(1, 4))
+        last = int(random.integers(first, most)) + 1
+        numbers = np.arange(first, last, step)
+        return whole[first:last:step], numbers[:, None] * size + np.arange(size)
+
+    for _ in range(300):
+        memory, written = UnwrittenMemory(), np.zeros(64, bool)
+        made = torch.empty(0, dtype=types[int(random.choice([*types]))])
+        storage = torch.UntypedStorage(64)
+        memory.allocated(made.set_(storage, 0, (64 // made.element_size(),)))
+        for _ in range(12):
+            t, at = view(storage)
+            if random.random() < 0.5:
+                mask = random.random(len(t)) < 0.5 if random.random() < 0.5 else np.ones(len(t), bool)
+                memory.write(t, None if mask.all() else torch.from_numpy(mask))
+                written[at] = mask[:, None]
+            t, at = view(storage)
+            found = memory.mask(t)
+            assert (np.ones(len(t), bool) if found is None else found.numpy()).tolist() == written[at].all(
+                1
+            ).tolist()
 
 
 def test_what_was_not_seen_counts_as_written(tmp_path) -> None:
