@@ -158,11 +158,15 @@ class ArrayWalk {
         // Iterator, where a plain walk does not know the order; else invalid.
         nanobind::object keys;
         Py_ssize_t position = 0;  // of a plain walk
+        // The same of entries that are prefetched: their objects, and what those refer to.
+        Py_ssize_t objects = 0;
+        Py_ssize_t tensors = 0;
         Py_ssize_t left = 0;      // entries that should follow
         nanobind::object prefix;  // of names, with its dot; invalid: none
     };
     [[nodiscard]] bool is_plain_dictionary(nanobind::handle value) const;
     [[nodiscard]] bool is_dictionary(nanobind::handle value) const;
+    void look_ahead(Level& level) const;
     bool enter(nanobind::handle dictionary, nanobind::object prefix);
     bool take(nanobind::handle key, nanobind::object value);
     bool add(const nanobind::object& name, nanobind::handle value);

@@ -15,7 +15,7 @@ std::size_t ChosenRules::count() const {
         std::count_if(each_.begin(), each_.end(), [](int rule) { return rule != kLeftOut; }));
 }
 
-bool order_matters(const std::vector<std::uint64_t>& shape) {
+bool order_matters(std::span<const std::uint64_t> shape) {
     return std::count_if(shape.begin(), shape.end(), [](std::uint64_t n) { return n > 1; }) > 1;
 }
 

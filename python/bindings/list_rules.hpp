@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <variant>
 #include <vector>
 
@@ -52,7 +53,7 @@ class ChosenRules {
 };
 
 // Whether it makes a difference which index of such an array runs fastest.
-bool order_matters(const std::vector<std::uint64_t>& shape);
+bool order_matters(std::span<const std::uint64_t> shape);
 // Whether the first index of the array runs fastest, and that matters.
 bool in_columns(const TakenField& field);
 

@@ -94,7 +94,7 @@ std::optional<std::vector<std::uint64_t>> integers(const nb::object& tuple) {
 
 // Whether these strides, in items, are those of a row-major array without gaps.
 template <typename Stride>
-bool is_contiguous(const std::vector<std::uint64_t>& shape, const Stride* strides) {
+bool is_contiguous(const Sizes& shape, const Stride* strides) {
     std::uint64_t expected = 1;
     for (std::size_t i = shape.size(); i-- > 0;) {
         if (shape[i] != 1 && static_cast<std::uint64_t>(strides[i]) != expected) return false;
@@ -106,10 +106,11 @@ bool is_contiguous(const std::vector<std::uint64_t>& shape, const Stride* stride
 // Of an array that is not row-major without gaps: column by column without gaps, or strides in
 // bytes.
 bool take_strides(const std::vector<std::uint64_t>& strides, TakenField& field) {
-    std::vector<std::uint64_t> backwards(field.shape.rbegin(), field.shape.rend());
+    Sizes backwards = field.shape;
+    std::reverse(backwards.begin(), backwards.end());
     const std::vector<std::uint64_t> strides_backwards(strides.rbegin(), strides.rend());
     if (field.shape.size() > 1 && is_contiguous(backwards, strides_backwards.data())) {
-        field.shape = std::move(backwards);
+        field.shape = backwards;
         field.fortran_order = true;
         return true;
     }
@@ -144,6 +145,20 @@ std::optional<DType> dtype_of_dlpack(const dlpack::Tensor& tensor) {
     }
 }
 
+// The beginning of an object of PyTorch.
+struct TensorObject {
+    PyObject of_python;
+    const char* words[2];
+};
+
+std::size_t bytes_of_instance(const nb::object& type) {
+    const nb::object bytes = attribute(type, "__basicsize__");
+    const std::size_t number = bytes.is_valid() ? PyLong_AsSize_t(bytes.ptr()) : 0;
+    if (PyErr_Occurred() == nullptr) return number;
+    PyErr_Clear();
+    return 0;
+}
+
 constexpr std::pair<const char*, DType> kTensorTypes[] = {
     {"float32", DType::f32},  {"bfloat16", DType::bf16}, {"float16", DType::f16},    {"float64", DType::f64},
     {"int64", DType::i64},    {"int32", DType::i32},     {"int16", DType::i16},      {"int8", DType::i8},
@@ -164,6 +179,7 @@ struct ArrayTaker::Libraries {
     // Methods of tensors; invalid: there is none.
     nb::object is_neg, is_conj, has_names;
     std::vector<std::pair<nb::object, DType>> dtypes;  // of PyTorch
+    bool has_words = false;                            // whether tensors are TensorObjects
 
     Libraries(nb::object own_numpy, nb::object own_torch)
         : numpy(std::move(own_numpy)), torch(std::move(own_torch)) {
@@ -181,6 +197,7 @@ struct ArrayTaker::Libraries {
             return;
         }
         exchange = dlpack_exchange(tensor);
+        has_words = bytes_of_instance(tensor) >= sizeof(TensorObject);
         has_names = attribute(tensor, "has_names");
         is_neg = attribute(tensor, "is_neg");
         is_conj = attribute(tensor, "is_conj");
@@ -227,11 +244,31 @@ ArrayTaker::ArrayTaker(bool on_devices) : of_(libraries()), on_devices_(on_devic
 bool ArrayTaker::knows_any() const { return of_->ndarray.is_valid() || of_->tensor.is_valid(); }
 
 bool ArrayTaker::take(nb::handle value, TakenField& field) {
+    return take_unasked(value, field) && is_plain(value, field.dtype);
+}
+
+bool ArrayTaker::take_unasked(nb::handle value, TakenField& field) {
+    if (is_tensor(value)) return tensor(value, field);
     const auto* type = reinterpret_cast<PyObject*>(Py_TYPE(value.ptr()));
-    if (of_->tensor.is_valid() && (type == of_->tensor.ptr() || type == of_->parameter.ptr()))
-        return tensor(value, field);
     if (of_->ndarray.is_valid() && type == of_->ndarray.ptr()) return numpy_array(value, field);
     return false;
+}
+
+bool ArrayTaker::is_tensor(nb::handle value) const {
+    const auto* type = reinterpret_cast<PyObject*>(Py_TYPE(value.ptr()));
+    return of_->tensor.is_valid() && (type == of_->tensor.ptr() || type == of_->parameter.ptr());
+}
+
+// An object of PyTorch begins with the address of its C++ object, in the first words behind Python's
+// own. Other words may be anything: to prefetch an address that is none does nothing.
+void ArrayTaker::prefetch(nb::handle value) const {
+    if (!of_->has_words || !is_tensor(value)) return;
+    const auto* object = reinterpret_cast<const TensorObject*>(value.ptr());
+    constexpr std::size_t kLine = 64;
+    for (const char* word : object->words) {
+        for (std::size_t line = 0; line < 3; ++line)
+            __builtin_prefetch(word + line * kLine);
+    }
 }
 
 bool ArrayTaker::numpy_array(nb::handle value, TakenField& array) const {
@@ -259,13 +296,11 @@ bool ArrayTaker::numpy_array(nb::handle value, TakenField& array) const {
 }
 
 bool ArrayTaker::tensor(nb::handle value, TakenField& field) {
-    const bool taken =
-        of_->exchange == nullptr ? tensor_by_attributes(value, field) : tensor_by_exchange(value, field);
-    return taken && is_plain(value, field.dtype);
+    return of_->exchange == nullptr ? tensor_by_attributes(value, field) : tensor_by_exchange(value, field);
 }
 
-// Whether the elements are the tensor's, and have no names.
 bool ArrayTaker::is_plain(nb::handle value, DType dtype) const {
+    if (!is_tensor(value)) return true;
     const bool is_complex = scalars_per_item(dtype) == 2;
     return !is_true(called_by(of_->is_neg, value)) &&
            !(is_complex && is_true(called_by(of_->is_conj, value))) &&
@@ -290,7 +325,7 @@ bool ArrayTaker::tensor_layout(nb::handle value, TakenField& field) const {
     const auto items = checked_product(*shape);
     if (!items) return false;
     field.items = *items;
-    field.shape = std::move(*shape);
+    field.shape = *shape;
     if (field.items == 0 || is_true(called(value, of_->names.is_contiguous))) return true;
     const auto strides = integers(called(value, of_->names.stride));
     return strides && strides->size() == field.shape.size() && take_strides(*strides, field);

@@ -74,7 +74,7 @@ void WordDigests::add(ArrayTaker& taker, nb::handle array) {
     words.device = field.device;
     words.data = field.data;
     words.dtype = field.dtype;
-    words.shape = std::move(field.shape);
+    words.shape = field.shape;
     words.strides = std::move(field.strides);
     words.stream = field.stream;
     words = as_words(std::move(words));

@@ -379,8 +379,10 @@ bool has_pieces(const DeviceDigestItem& item) {
     return item.settings.kind == DigestKind::linear && item.settings.chunk_bytes > kRows * kBlockBytes;
 }
 
-// Where things lie in the scratch areas. The first part is made on the host and copied; the
-// counters are cleared; pieces are on the device only.
+constexpr std::size_t kMostGroups = 64;  // kinds of fields: there are fewer instances and sizes
+
+// Where things lie in the scratch areas. The first part is made on the host and copied; pieces are on
+// the device only.
 struct Places {
     std::size_t fields = 0;
     std::size_t joins = 0;
@@ -393,16 +395,23 @@ struct Places {
 };
 Places places_of(const DeviceDigestItem* items, std::size_t n) {
     std::uint64_t pieces = 0;
+    std::size_t joins = 0;
+    std::size_t samples = 0;
+    std::size_t published = 0;
     for (std::size_t i = 0; i < n; ++i) {
-        if (has_pieces(items[i])) pieces += (blocks_of(items[i]) + kRows - 1) / kRows;
+        if (items[i].largest != nullptr) ++samples;
+        if (items[i].settings.kind == DigestKind::published) ++published;
+        if (!has_pieces(items[i])) continue;
+        ++joins;
+        pieces += (blocks_of(items[i]) + kRows - 1) / kRows;
     }
     Places at;
     at.joins = device_aligned(n * sizeof(Field));
-    at.samples = at.joins + device_aligned(n * sizeof(Join));
-    at.published = at.samples + device_aligned(n * sizeof(Sample));
-    at.copied = at.published + device_aligned(n * sizeof(Published));
-    at.counters = at.copied;
-    at.pieces = at.counters + device_aligned(n * sizeof(unsigned long long));
+    at.samples = at.joins + device_aligned(joins * sizeof(Join));
+    at.published = at.samples + device_aligned(samples * sizeof(Sample));
+    at.counters = at.published + device_aligned(published * sizeof(Published));
+    at.copied = at.counters + device_aligned(std::min(n, kMostGroups) * sizeof(unsigned long long));
+    at.pieces = at.copied;
     at.end = at.pieces + pieces * 2 * sizeof(std::uint64_t);
     return at;
 }
@@ -516,7 +525,6 @@ struct FieldGroup {
     std::uint32_t count;
     std::uint64_t tiles;
 };
-constexpr std::size_t kMostGroups = 64;  // more than there are instances and sizes
 
 // What a call asks of the kernels, in the caller's memory of the host. It is copied to the same
 // places on the device.
@@ -694,9 +702,9 @@ DeviceStatus digest(int device, const DeviceDigestItem* items, std::size_t n, vo
     auto* on_device = static_cast<std::byte*>(scratch_memory);
     DigestTables tables(at, on_host, on_device);
     if (!tables.fill(items, n)) return gpu_failure(ErrorCode::internal, device, "too many kinds of fields");
+    // Copied, as clearing them on the device would be one more call of the driver.
+    std::memset(on_host + at.counters, 0, tables.group_count * sizeof(unsigned long long));
     TWR_GPU(cudaMemcpyAsync(on_device, on_host, at.copied, cudaMemcpyHostToDevice, stream));
-    TWR_GPU(
-        cudaMemsetAsync(on_device + at.counters, 0, tables.group_count * sizeof(unsigned long long), stream));
     for (std::size_t g = 0; g < tables.group_count; ++g) {
         const DeviceStatus status = launch_group(device, tables, g, at, on_device, stream);
         if (status.failed) return status;

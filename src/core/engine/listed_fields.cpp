@@ -66,7 +66,7 @@ std::optional<FieldsOfFiles> fields_of(std::vector<std::optional<PlainFile>> fil
             field.byte_order = array.byte_order;
             field.fortran_order = array.fortran_order;
             field.items = array.items;
-            field.shape = std::move(array.shape);
+            field.shape = array.shape;
             field.in_file = true;
             if (array.items != 0) {
                 field.extents.push_back(

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/sizes.hpp"
 #include "device/device.hpp"
 #include "element/dtype.hpp"
 #include "engine/compare.hpp"
@@ -33,7 +34,7 @@ struct ListedField {
     DType dtype = DType::f32;
     bool fortran_order = false;
     std::uint64_t items = 0;
-    std::vector<std::uint64_t> shape;  // as the core takes it: reversed where fortran_order
+    Sizes shape;  // as the core takes it: reversed where fortran_order
     const FieldMetadata* metadata = nullptr;
     std::size_t number = 0;                    // in the metadata
     ByteOrder byte_order = ByteOrder::little;  // in a file
