@@ -259,8 +259,8 @@ bool ArrayTaker::is_tensor(nb::handle value) const {
     return of_->tensor.is_valid() && (type == of_->tensor.ptr() || type == of_->parameter.ptr());
 }
 
-// An object of PyTorch begins with the address of its C++ object, in the first words behind Python's
-// own. Other words may be anything: to prefetch an address that is none does nothing.
+// An object of PyTorch begins with the address of its C++ object, in the first words behind those of
+// Python. Other words may be anything: to prefetch an address that is none does nothing.
 void ArrayTaker::prefetch(nb::handle value) const {
     if (!of_->has_words || !is_tensor(value)) return;
     const auto* object = reinterpret_cast<const TensorObject*>(value.ptr());
@@ -296,14 +296,18 @@ bool ArrayTaker::numpy_array(nb::handle value, TakenField& array) const {
 }
 
 bool ArrayTaker::tensor(nb::handle value, TakenField& field) {
-    return of_->exchange == nullptr ? tensor_by_attributes(value, field) : tensor_by_exchange(value, field);
+    const bool taken =
+        of_->exchange == nullptr ? tensor_by_attributes(value, field) : tensor_by_exchange(value, field);
+    return taken && !is_conjugated(value, field.dtype);
+}
+
+bool ArrayTaker::is_conjugated(nb::handle value, DType dtype) const {
+    return scalars_per_item(dtype) == 2 && is_true(called_by(of_->is_conj, value));
 }
 
 bool ArrayTaker::is_plain(nb::handle value, DType dtype) const {
     if (!is_tensor(value)) return true;
-    const bool is_complex = scalars_per_item(dtype) == 2;
-    return !is_true(called_by(of_->is_neg, value)) &&
-           !(is_complex && is_true(called_by(of_->is_conj, value))) &&
+    return !is_true(called_by(of_->is_neg, value)) && !is_conjugated(value, dtype) &&
            !(of_->has_names.is_valid() && is_true(called_by(of_->has_names, value)));
 }
 

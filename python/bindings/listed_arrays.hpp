@@ -39,7 +39,8 @@ class ArrayTaker {
     // to look at: strided ones on the host, other than native numbers, tensors with names, in other
     // layouts, or with a pending operation.
     bool take(nanobind::handle value, TakenField& field);
-    // The same without is_plain(), which takes half of the time: it may be asked when work has begun.
+    // The same without is_plain(), which takes half of the time: it may be asked when work has
+    // begun.
     bool take_unasked(nanobind::handle value, TakenField& field);
     // Whether the elements are those that lie there, and have no names. value: an array that was
     // taken.
@@ -50,6 +51,7 @@ class ArrayTaker {
    private:
     [[nodiscard]] bool numpy_array(nanobind::handle value, TakenField& array) const;
     bool tensor(nanobind::handle value, TakenField& field);
+    [[nodiscard]] bool is_conjugated(nanobind::handle value, DType dtype) const;
     [[nodiscard]] bool is_tensor(nanobind::handle value) const;
     // Of any release of PyTorch, by its attributes.
     bool tensor_by_attributes(nanobind::handle value, TakenField& field);

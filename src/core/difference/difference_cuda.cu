@@ -323,9 +323,8 @@ void start_pairs(Kind kind, unsigned blocks, cudaStream_t queue, const Work& wor
     }
 }
 
-DeviceStatus compare_pairs(int device, const DeviceDifference& what, const DevicePart* parts, std::size_t n,
-                           DevicePairResult* results, void* scratch, void* host_scratch,
-                           StreamHandle stream) {
+DeviceStatus put_pairs(int device, const DeviceDifference& what, const DevicePart* parts, std::size_t n,
+                       void* scratch, void* host_scratch, StreamHandle stream) {
     if (n == 0) return {};
     if (has_circles(what.scalar, what.rule.measure)) {
         return gpu_failure(ErrorCode::invalid_argument, device, "comparison of pairs on circles");
@@ -340,7 +339,7 @@ DeviceStatus compare_pairs(int device, const DeviceDifference& what, const Devic
     auto* area = static_cast<std::byte*>(scratch);
     auto* host = static_cast<std::byte*>(host_scratch);
     TWR_GPU(cudaMemsetAsync(area, 0, layout.partials_at, queue));
-    Work work = work_of(what);
+    const Work work = work_of(what);
     auto* const part_table = reinterpret_cast<Part*>(host);
     auto* const first_share = reinterpret_cast<std::uint32_t*>(host + layout.first_at);
     auto* const share_table = reinterpret_cast<Share*>(host + layout.shares_at);
@@ -368,12 +367,24 @@ DeviceStatus compare_pairs(int device, const DeviceDifference& what, const Devic
         marks += PairsLayout::marks_of(part, work.chunk_scalars);
     }
     first_share[n] = shares;
-    const std::byte* const tables = area + layout.tables_at;
     TWR_GPU(
         cudaMemcpyAsync(area + layout.tables_at, host, layout.tables_bytes, cudaMemcpyHostToDevice, queue));
+    return {};
+}
+
+DeviceStatus compare_pairs(int device, const DeviceDifference& what, const DevicePart* parts, std::size_t n,
+                           DevicePairResult* results, void* scratch, StreamHandle stream) {
+    if (n == 0) return {};
+    const PairsLayout layout(device, what, parts, n);
+    TWR_GPU_CURRENT(device);
+    const cudaStream_t queue = gpu_stream(stream);
+    auto* area = static_cast<std::byte*>(scratch);
+    const std::byte* const tables = area + layout.tables_at;
+    const auto shares = static_cast<std::uint32_t>(layout.shares);
+    Work work = work_of(what);
     work.parts = reinterpret_cast<const Part*>(tables);
     work.part_count = static_cast<std::uint32_t>(n);
-    work.tiles = tiles;
+    work.tiles = layout.tiles;
     work.chunk_differs = reinterpret_cast<std::uint8_t*>(area + layout.marks_at);
     work.totals = reinterpret_cast<Totals*>(area);
     work.partials = reinterpret_cast<Partial*>(area + layout.partials_at);
@@ -397,6 +408,7 @@ DeviceStatus compare_pairs(int device, const DeviceDifference& what, const Devic
 }  // namespace
 
 extern const DeviceDifferenceKernels kDeviceDifferenceTable;
-const DeviceDifferenceKernels kDeviceDifferenceTable = {scratch, compare, pairs_scratch, compare_pairs};
+const DeviceDifferenceKernels kDeviceDifferenceTable = {scratch, compare, pairs_scratch, put_pairs,
+                                                        compare_pairs};
 
 }  // namespace twinrun

@@ -51,8 +51,12 @@ struct DeviceDifferenceKernels {
     // them, device memory.
     void (*pairs_scratch)(int device, const DeviceDifference& what, const DevicePart* parts, std::size_t n,
                           std::size_t* device_bytes, std::size_t* host_bytes);
+    // What compare_pairs() needs in the scratch areas, put there by the stream.
+    DeviceStatus (*put_pairs)(int device, const DeviceDifference& what, const DevicePart* parts,
+                              std::size_t n, void* scratch, void* host_scratch, StreamHandle stream);
+    // After put_pairs() of the same parts in the same stream.
     DeviceStatus (*compare_pairs)(int device, const DeviceDifference& what, const DevicePart* parts,
-                                  std::size_t n, DevicePairResult* results, void* scratch, void* host_scratch,
+                                  std::size_t n, DevicePairResult* results, void* scratch,
                                   StreamHandle stream);
 };
 [[nodiscard]] inline const DeviceDifferenceKernels* device_difference_kernels() {

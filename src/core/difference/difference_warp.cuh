@@ -182,21 +182,36 @@ class Warp {
         const unsigned in_words = tile.in_words;
         const unsigned bytes = kKind == Kind::f32 ? 4 : kKind == Kind::f64 ? 8 : bytes_of(work_.scalar);
         left_ = 0;
-        Words<kKind> next_a = load(a, n, in_words != 0);
-        Words<kKind> next_b = load(b, n, in_words != 0);
+        const auto load_group = [&](const std::byte* run, unsigned number) {
+            return load(run + number * (kGroup * bytes), n - number * kGroup, number < in_words);
+        };
         const unsigned groups = (n + kGroup - 1) / kGroup;
+        // Under way while a group is worked on: of narrow types, whose groups have half of the bytes,
+        // two. Each stays in its registers, as a move waits for what is loaded.
+        constexpr unsigned kAhead = kKind == Kind::narrow ? 2 : 1;
+        Words<kKind> next_a[kAhead];
+        Words<kKind> next_b[kAhead];
+#pragma unroll
+        for (unsigned i = 0; i < kAhead; ++i) {
+            if (i >= groups) break;
+            next_a[i] = load_group(a, i);
+            next_b[i] = load_group(b, i);
+        }
 #pragma unroll 1
-        for (unsigned number = 0; number < groups; ++number) {
-            const Words<kKind> words_a = next_a;
-            const Words<kKind> words_b = next_b;
-            a += kGroup * bytes;
-            b += kGroup * bytes;
-            if (number + 1 < groups) {  // under way while this group is worked on
-                next_a = load(a, n - (number + 1) * kGroup, number + 1 < in_words);
-                next_b = load(b, n - (number + 1) * kGroup, number + 1 < in_words);
+        for (unsigned first = 0; first < groups; first += kAhead) {
+#pragma unroll
+            for (unsigned i = 0; i < kAhead; ++i) {
+                const unsigned number = first + i;
+                if (number >= groups) break;
+                const Words<kKind> words_a = next_a[i];
+                const Words<kKind> words_b = next_b[i];
+                if (number + kAhead < groups) {
+                    next_a[i] = load_group(a, number + kAhead);
+                    next_b[i] = load_group(b, number + kAhead);
+                }
+                const unsigned left = n - number * kGroup;
+                group({number, left < kGroup ? left : kGroup, number < in_words}, words_a, words_b);
             }
-            group({number, n - number * kGroup < kGroup ? n - number * kGroup : kGroup, number < in_words},
-                  words_a, words_b);
         }
         put_marks();
         if constexpr (kRule == Rule::measured) {

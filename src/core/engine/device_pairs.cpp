@@ -64,15 +64,13 @@ void DevicePairs::divide(std::span<const DevicePair> pairs) {
         place_[i] = first[group_of[i]] + number[i];
 }
 
-// The batch's stream waits for the work that makes the arrays, and for the batch before: both at
-// once would each take longer.
-Result<> DevicePairs::follow(std::span<const DevicePair> pairs, const DevicePairs* before) {
+// The batch's stream waits for the work that makes the arrays.
+Result<> DevicePairs::follow(std::span<const DevicePair> pairs) {
     const auto follow = [&](StreamHandle stream) -> Result<> {
         if (std::find(followed_.rbegin(), followed_.rend(), stream) != followed_.rend()) return success();
         followed_.push_back(stream);
         return space_->stream().follow(stream);
     };
-    if (before != nullptr) TWR_CHECK(space_->stream().follow(before->space_->stream().get()));
     for (const DevicePair& pair : pairs) {
         TWR_CHECK(follow(pair.stream_a));
         TWR_CHECK(follow(pair.stream_b));
@@ -81,7 +79,9 @@ Result<> DevicePairs::follow(std::span<const DevicePair> pairs, const DevicePair
 }
 
 // Device memory: results, then the groups' scratch. Host: likewise.
-Result<> DevicePairs::launch() {
+// before: a batch that ends before the comparison begins: both at once would each take longer. What
+// the kernels need is put into place meanwhile.
+Result<> DevicePairs::launch(const DevicePairs* before) {
     const int device = space_->device();
     const StreamHandle stream = space_->stream().get();
     const DeviceDifferenceKernels* kernels = device_difference_kernels();
@@ -98,17 +98,24 @@ Result<> DevicePairs::launch() {
     TWR_CHECK(space_->reserve_host(host_bytes));
     TWR_CHECK(begin_.make(device, true));
     TWR_CHECK(end_.make(device, true));
-    TWR_CHECK(begin_.record(stream));
     auto* const found = reinterpret_cast<DevicePairResult*>(space_->device_memory());
     std::byte* scratch = space_->device_memory() + results;
     std::byte* host_scratch = space_->host_memory() + results;
+    for (const Group& g : groups_) {
+        TWR_CHECK(to_result(kernels->put_pairs(device, g.what, g.parts.data(), g.parts.size(), scratch,
+                                               host_scratch, stream)));
+        scratch += device_aligned(g.device_bytes);
+        host_scratch += device_aligned(g.host_bytes);
+    }
+    if (before != nullptr) TWR_CHECK(space_->stream().follow(before->space_->stream().get()));
+    TWR_CHECK(begin_.record(stream));
+    scratch = space_->device_memory() + results;
     std::size_t first = 0;
     for (const Group& g : groups_) {
         TWR_CHECK(to_result(kernels->compare_pairs(device, g.what, g.parts.data(), g.parts.size(),
-                                                   found + first, scratch, host_scratch, stream)));
+                                                   found + first, scratch, stream)));
         first += g.parts.size();
         scratch += device_aligned(g.device_bytes);
-        host_scratch += device_aligned(g.host_bytes);
     }
     TWR_CHECK(to_result(device_runtime()->copy(device, space_->host_memory(), space_->device_memory(),
                                                place_.size() * sizeof(DevicePairResult), stream)));
@@ -123,8 +130,8 @@ Result<std::unique_ptr<DevicePairs>> DevicePairs::start(int device, std::span<co
     std::unique_ptr<DevicePairs> batch(new DevicePairs);
     batch->divide(pairs);
     TWR_TRY(batch->space_, DeviceWorkspaces::slices().lease(device));
-    TWR_CHECK(batch->follow(pairs, before));
-    if (Result<> launched = batch->launch(); !launched) {
+    TWR_CHECK(batch->follow(pairs));
+    if (Result<> launched = batch->launch(before); !launched) {
         // What was put into the stream before it failed still uses the memory.
         static_cast<void>(batch->space_->stream().wait());
         return std::move(launched).error();

@@ -69,8 +69,8 @@ class DevicePairs {
     };
     DevicePairs() = default;
     void divide(std::span<const DevicePair> pairs);
-    Result<> follow(std::span<const DevicePair> pairs, const DevicePairs* before);
-    Result<> launch();
+    Result<> follow(std::span<const DevicePair> pairs);
+    Result<> launch(const DevicePairs* before);
 
     DeviceWorkspaces::Lease space_;
     DeviceEvent begin_, end_;

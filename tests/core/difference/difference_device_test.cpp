@@ -112,9 +112,11 @@ class DeviceCompare {
         EXPECT_TRUE(host_scratch.reserve(kHostMemory, host_bytes + 1).ok());
         auto stream = DeviceStream::create(device_);
         EXPECT_TRUE(stream.ok());
-        const DeviceStatus status =
-            kernels.compare_pairs(device_, what, parts.data(), parts.size(), results.as<DevicePairResult>(),
-                                  scratch.data(), host_scratch.data(), stream.value().get());
+        DeviceStatus status = kernels.put_pairs(device_, what, parts.data(), parts.size(), scratch.data(),
+                                                host_scratch.data(), stream.value().get());
+        EXPECT_FALSE(status.failed) << status.text;
+        status = kernels.compare_pairs(device_, what, parts.data(), parts.size(),
+                                       results.as<DevicePairResult>(), scratch.data(), stream.value().get());
         EXPECT_FALSE(status.failed) << status.text;
         EXPECT_TRUE(stream.value().wait().ok());
         return results.values<DevicePairResult>();

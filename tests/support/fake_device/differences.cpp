@@ -49,15 +49,22 @@ DeviceStatus compare(int device, const DeviceDifference& what, const DevicePart*
             compare_part(what, part, *result);
     });
 }
-DeviceStatus compare_pairs(int device, const DeviceDifference& what, const DevicePart* parts, std::size_t n,
-                           DevicePairResult* results, void* scratch, void* host_scratch,
-                           StreamHandle stream) {
+DeviceStatus put_pairs(int device, const DeviceDifference&, const DevicePart*, std::size_t n, void* scratch,
+                       void* host_scratch, StreamHandle stream) {
     FAKE_ENTER(kCompare, device);
     const Scratch area(scratch, n * 64 + kScratch, host_scratch, n * 32 + 64);
     area.prepare();
+    return push(device, stream, [=] {
+        Checker checker(device, "put_pairs");
+        area.check(checker);
+    });
+}
+DeviceStatus compare_pairs(int device, const DeviceDifference& what, const DevicePart* parts, std::size_t n,
+                           DevicePairResult* results, void* scratch, StreamHandle stream) {
+    FAKE_ENTER(kCompare, device);
     return push(device, stream, [=, all = std::vector<DevicePart>(parts, parts + n)] {
         Checker checker(device, "compare_pairs");
-        area.check(checker);
+        checker.memory(scratch, n * 64 + kScratch, 8, "its scratch");
         checker.memory(results, n * sizeof *results, 8, "its results");
         check_parts(checker, what, all);
         for (const DevicePart& part : all)
@@ -93,6 +100,7 @@ DeviceStatus compare_pairs(int device, const DeviceDifference& what, const Devic
 const DeviceDifferenceKernels kDifference = {.scratch = difference_scratch,
                                              .compare = compare,
                                              .pairs_scratch = difference_scratch,
+                                             .put_pairs = put_pairs,
                                              .compare_pairs = compare_pairs};
 
 }  // namespace twinrun::fake
