@@ -343,8 +343,9 @@ bool ArrayWalk::enter(nb::handle dictionary, nb::object prefix) {
     return true;
 }
 
-// Brings what is looked at soon into the caches. A name and a tensor are four objects, each somewhere
-// else in memory: of thousands, most are in no cache, and to wait for them takes half of a walk.
+// Brings what is looked at soon into the caches. A name and a tensor are four objects, each
+// somewhere else in memory: of thousands, most are in no cache, and to wait for them takes a good
+// part of a walk.
 void ArrayWalk::look_ahead(Level& level) const {
     constexpr Py_ssize_t kObjects = 16;  // entries ahead
     constexpr Py_ssize_t kTensors = 8;

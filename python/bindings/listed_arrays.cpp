@@ -259,8 +259,8 @@ bool ArrayTaker::is_tensor(nb::handle value) const {
     return of_->tensor.is_valid() && (type == of_->tensor.ptr() || type == of_->parameter.ptr());
 }
 
-// An object of PyTorch begins with the address of its C++ object, in the first words behind those of
-// Python. Other words may be anything: to prefetch an address that is none does nothing.
+// An object of PyTorch begins with the address of its C++ object, in the first words behind those
+// of Python. Other words may be anything: to prefetch an address that is none does nothing.
 void ArrayTaker::prefetch(nb::handle value) const {
     if (!of_->has_words || !is_tensor(value)) return;
     const auto* object = reinterpret_cast<const TensorObject*>(value.ptr());
