@@ -381,8 +381,8 @@ bool has_pieces(const DeviceDigestItem& item) {
 
 constexpr std::size_t kMostGroups = 64;  // kinds of fields: there are fewer instances and sizes
 
-// Where things lie in the scratch areas. The first part is made on the host and copied; pieces are on
-// the device only.
+// Where things lie in the scratch areas. The first part is made on the host and copied; pieces are
+// on the device only.
 struct Places {
     std::size_t fields = 0;
     std::size_t joins = 0;
