@@ -1,5 +1,5 @@
-// The shape of an array: up to four dimensions lie in the object itself. Lists of thousands of small
-// arrays ask for no memory for them.
+// The shape of an array: up to four dimensions lie in the object itself. Lists of thousands of
+// small arrays ask for no memory for them.
 #pragma once
 
 #include <algorithm>

@@ -186,8 +186,8 @@ class Warp {
             return load(run + number * (kGroup * bytes), n - number * kGroup, number < in_words);
         };
         const unsigned groups = (n + kGroup - 1) / kGroup;
-        // Under way while a group is worked on: of narrow types, whose groups have half of the bytes,
-        // two. Each stays in its registers, as a move waits for what is loaded.
+        // Under way while a group is worked on: of narrow types, whose groups have half of the
+        // bytes, two. Each stays in its registers, as a move waits for what is loaded.
         constexpr unsigned kAhead = kKind == Kind::narrow ? 2 : 1;
         Words<kKind> next_a[kAhead];
         Words<kKind> next_b[kAhead];
