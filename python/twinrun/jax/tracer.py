@@ -19,6 +19,7 @@ from ..capture.events import EventWriter, copied
 from ..capture.run import Run
 from ..errors import TwinrunError
 from ..runs.events import Event
+from ..runs.gaps import NOT_LOOKED_INTO
 from ..trace.escalation import KeptPlaces, second_run, sites_of
 from ..trace.site import Site
 from .values import Missing, Slot, Text, slots_of, structure_of
@@ -57,6 +58,13 @@ def _to_active(method: str, facts: tuple, slots: list[Slot]) -> Callable[..., No
             _active[-1]._guarded(method, *facts, told)
 
     return called
+
+
+def _digested(slot: Slot) -> Slot:
+    """A slot as it is; one of an object that is not looked into has no digest."""
+    if slot.role != "setting":
+        return slot
+    return slot._replace(role="value", known=Missing(NOT_LOOKED_INTO))
 
 
 def _staged() -> bool:
@@ -282,7 +290,8 @@ class Trace:
     def _take_record(self, name: str, structure: str, slots: list[Slot]) -> None:
         number, microbatch = (self._stack[-1].number, self._stack[-1].microbatch) if self._stack else (-1, 0)
         event = self._writer.add(Event("record", microbatch, "", "", name, -1, number, [], structure))
-        self._see(event, slots, out=True)
+        # Of a value of the program's own nothing may be left out.
+        self._see(event, [_digested(slot) for slot in slots], out=True)
 
     def _event(self, phase: str, call: _Call, module: str, structure: str) -> Event:
         facts = phase, call.microbatch, module, call.kind, "forward", call.number, call.enclosing

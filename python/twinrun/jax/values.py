@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from ..runs.gaps import NOT_LOOKED_INTO
+from ..runs.plain_values import SAID, text_of
 from ..runs.structure import CLASS, WEAK, Fact, built, lines
 
 __all__ = ["Missing", "Slot", "Text", "slots_of", "structure_of"]
@@ -44,7 +46,8 @@ class Slot(NamedTuple):
 def slots_of(
     tree: Any, front: str, role: str = "value", taken: Iterable[Slot] = ()
 ) -> tuple[list[Slot], list[Any]]:
-    """(slots, arrays of JAX for a callback) of a tree. Objects that are no values are left out. Never raises.
+    """(slots, arrays of JAX for a callback) of a tree. Never raises. An object that is not looked into has a
+    setting in its place, which says so.
 
     taken: slots whose names are in use.
     """
@@ -52,7 +55,7 @@ def slots_of(
     slots: list[Slot] = []
     arrays: list[Any] = []
 
-    def add(name: str, known: np.ndarray | Text | Missing | None) -> None:
+    def add(name: str, known: np.ndarray | Text | Missing | None, role: str = role) -> None:
         free, again = name, 1
         while free in names:  # keys 1 and "1" of a mapping look alike
             again += 1
@@ -76,6 +79,8 @@ def slots_of(
                 arrays.append(array)
             elif (known := _known(leaf)) is not None:
                 add(name, known)
+            else:
+                add(name, Text(NOT_LOOKED_INTO), "setting")
         except Exception as e:  # the program must not fail because of its trace
             add(name, Missing(f"{type(e).__name__}: {e}"))
     return slots, arrays
@@ -110,12 +115,16 @@ def _array(leaf: jax.Array) -> tuple[str, jax.Array]:
 
 def _known(leaf: Any) -> np.ndarray | Text | Missing | None:
     """A value of Python or NumPy as it is: JAX would round it to 32 bits. None for other objects."""
-    if leaf is None or isinstance(leaf, (str, bytes, bytearray)):
+    if leaf is None or isinstance(leaf, (str, bytes, *SAID)):
         return Text(repr(leaf))
     if not isinstance(leaf, _NUMBERS):
-        return None
+        text = text_of(leaf)
+        return None if text is None else Text(text)
     if isinstance(leaf, np.ma.MaskedArray):
         return Missing("masked arrays have no digest")
+    if isinstance(leaf, (np.generic, np.ndarray)) and leaf.dtype.kind in "mM":
+        text = text_of(leaf)
+        return None if text is None else Text(text)
     array = np.array(leaf)  # a copy: the caller may change it before the event
     if array.dtype.kind == "O" and isinstance(leaf, int):  # more than 64 bits
         return Text(repr(leaf))

@@ -4,13 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime
-import decimal
-import enum
-import fractions
-import hashlib
-import pathlib
-import uuid
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -20,6 +13,7 @@ import torch
 
 from ..errors import TwinrunError
 from ..runs.digest import digest_of_text
+from ..runs.plain_values import SAID, text_of
 from ..runs.structure import CLASS, GRAD, SAME, STRIDES, Fact, canonical, more_attributes, texts_of
 
 __all__ = [
@@ -36,12 +30,7 @@ except ImportError:
 # (name, value): a tensor, or a plain value of Python.
 Leaf = tuple[str, Any]
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
-# Whose text says all of it.
-_SAID = (
-    range, bytearray, enum.Enum, decimal.Decimal, fractions.Fraction, datetime.date, datetime.time, datetime.timedelta,
-    pathlib.PurePath, uuid.UUID,
-)  # fmt: skip
-_OTHER_LEAVES = (*_PLAIN, torch.dtype, torch.device, *_SAID)
+_OTHER_LEAVES = (*_PLAIN, torch.dtype, torch.device, *SAID)
 _DEEPEST = 20
 _CALLS = ("args", "kwargs")  # containers that PyTorch makes for each call
 # Looked up once: these are asked for with each value.
@@ -123,7 +112,7 @@ def leaves(
             attributes += [f"{name}.{attribute}" for attribute in more_attributes(what)]
     elif type(what) is np.ndarray and (as_tensor := _tensor_of(what)) is not None:
         found.append((name, as_tensor))
-    elif (text := _text_of(what)) is not None:
+    elif (text := text_of(what, _OTHER_LEAVES)) is not None:
         found.append((name, _Text(text)))
     elif others is not None:
         others.append(name)
@@ -141,25 +130,6 @@ def _tensor_of(array: np.ndarray) -> torch.Tensor | None:
         return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), order="C"))
     except (TypeError, ValueError):
         return None
-
-
-def _text_of(what: Any) -> str | None:
-    """A set of plain values, or an array or number of NumPy that PyTorch has no type for. None for others."""
-    if isinstance(what, (set, frozenset)):
-        is_plain_set = all(isinstance(one, _OTHER_LEAVES) for one in what)
-        return f"{{{', '.join(sorted(map(repr, what)))}}}" if is_plain_set else None
-    if isinstance(what, np.generic):
-        kind = what.dtype.newbyteorder("=")
-        return f"{kind.str} {what}" if kind.kind in "biufcmM" else None
-    if type(what) is not np.ndarray or what.dtype.kind not in "biufcmMSU":
-        return None
-    kind = what.dtype.newbyteorder("=")
-    if kind.kind in "fc":  # longdouble: some of its bytes say nothing, and text says all of a number
-        data = "\n".join(map(str, what.ravel())).encode()
-    else:
-        data = what.astype(kind).tobytes()
-    digest = hashlib.blake2b(data, digest_size=16).hexdigest()
-    return f"{kind.str} {what.shape} {digest}"
 
 
 def strides_of(t: torch.Tensor) -> str:

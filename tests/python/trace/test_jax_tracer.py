@@ -1,9 +1,12 @@
 """Traces of programs of JAX: the function or module that differs is named."""
 
+import datetime
 import os
 import subprocess
 import sys
 import warnings
+from decimal import Decimal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -191,6 +194,10 @@ PAIRS = {
     "nested": ({"lr": [1e-3, "x"]}, {"lr": [1e-3 + 1e-12, "x"]}), "keys": ({1: 2.0, 2: 3.0}, {1: 2.0, 2: 4.0}),
     "key": (jax.random.key(0), jax.random.key(1)),
     "kind of key": (jax.random.key(0, impl="rbg"), jax.random.key(0, impl="unsafe_rbg")),
+    "date": (datetime.date(2026, 1, 2), datetime.date(2026, 1, 3)), "decimal": (Decimal("0.1"), Decimal("0.10")),
+    "set": ({3, 1, 2}, {3, 1, 4}), "sets": ({"s": {"a", "b"}}, {"s": {"a", "c"}}), "path": (Path("a"), Path("b")),
+    "when": (np.datetime64("2026-01-02"), np.datetime64("2026-01-03")),
+    "times": (np.array([1], "m8[s]"), np.array([1], "m8[ms]")), "range": (range(3), range(4)),
 }  # fmt: skip
 
 
@@ -219,6 +226,35 @@ def test_values_are_digested_as_they_are(tmp_path, how):
     found = twinrun.compare_traces(tmp_path / "a", tmp_path / "b")
     differing = {iteration for (iteration, _), (_, different) in found.by_module.items() if different}
     assert [name for n, name in enumerate(PAIRS) if n not in differing] == []
+
+
+class Cache:
+    """An object that a trace does not look into."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+
+def test_an_object_that_is_not_looked_into_is_no_value_that_agrees(tmp_path):
+    def run(path, value, how):
+        given = Cache(value)
+        with trace(path) as t:
+            if how == "record":
+                t.record("cache", {"kept": given, "count": 3})
+            else:
+                t.function(lambda x, given: x * given.value, "step")(jnp.ones(2), given)
+            t.step()
+        assert not t.problems
+
+    for how in ("record", "argument"):
+        for name, value in (("a", 2.0), ("b", 2.0), ("c", 3.0)):
+            run(tmp_path / f"{how}{name}", value, how)
+    recorded = twinrun.compare_traces(tmp_path / "recorda", tmp_path / "recordc")
+    assert recorded.verdict == "incomparable" and "not looked into" in str(recorded.problems)
+    alike = twinrun.compare_traces(tmp_path / "argumenta", tmp_path / "argumentb")
+    assert alike.same and "does not look into" in str(alike.notes)
+    other = twinrun.compare_traces(tmp_path / "argumenta", tmp_path / "argumentc")
+    assert other.first_divergence.inputs_not_compared == 1 and "inputs agree" not in str(other)
 
 
 def test_two_keys_that_look_alike_are_two_values(tmp_path):
