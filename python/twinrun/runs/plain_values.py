@@ -1,4 +1,4 @@
-"""Values of Python and NumPy in a trace that are neither tensors nor numbers: what says all of them, as text."""
+"""Values of Python and NumPy in a trace that are no arrays for a digest: what says all of them, as text."""
 
 from __future__ import annotations
 

@@ -124,18 +124,30 @@ class Iterations:
             finally:
                 position.iteration = now
 
+    def _capture_problems(self, problems: list[str]) -> None:
+        """What is wrong with the values must not take the reason with it: without one, two traces that
+        stopped alike would be the same. Where the run has this step already, the next free one takes it.
+        """
+        position, run = self._position, self.run
+        now = position.iteration
+        try:
+            for number in (lambda: now, lambda: max(run.steps, default=-1) + 1):
+                with contextlib.suppress(Exception):
+                    self._writer.drop()
+                    for text in problems:
+                        self._writer.problem(text)
+                    position.iteration = number()
+                    self.capture(last=True)
+                    return
+        finally:
+            position.iteration = now
+
     def _capture_as_it_is(self) -> None:
         problems = self._writer.problems()
         try:
             found = self.capture(last=True)
         except Exception:
-            # What is wrong with the values must not take the reason with it: without one, two
-            # traces that stopped alike would be the same.
-            with contextlib.suppress(Exception):
-                self._writer.drop()
-                for text in problems:
-                    self._writer.problem(text)
-                self.capture(last=True)
+            self._capture_problems(problems)
             return
         with contextlib.suppress(Exception):
             if found is not None and self._divergence is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from .module_gradients import ModuleGradients, sequence_number
 from .node_gradients import NodeGradients
 from .position import Frame, Position
 from .recorder import Recorder
+from .traced_model import TracedModel
 from .values import Leaf, leaves, same_tensors, tensors_among
 
 __all__ = ["ModuleHooks"]
@@ -69,7 +70,7 @@ class ModuleHooks:
 
     def __init__(
         self,
-        watched: Sequence[Watched],
+        model: TracedModel,
         guard: Guard,
         position: Position,
         recorder: Recorder,
@@ -78,7 +79,7 @@ class ModuleHooks:
         look: Callable[[], object],
     ) -> None:
         """look: is called before a model runs, to hook what came into it."""
-        self._watched, self._guard, self._position = watched, guard, position
+        self._model, self._guard, self._position = model, guard, position
         self._recorder, self._generators, self._gradients = recorder, generators, gradients
         self._look = look
         self._hooks: dict[Watched, list[Any]] = {}
@@ -101,7 +102,7 @@ class ModuleHooks:
         """No module was called yet."""
         self.entered = False
         self._gradients.forget()
-        for w in self._watched:
+        for w in self._model.watched:
             w.calls = 0
             w.called = False
             w.own.begin_iteration()
@@ -117,7 +118,7 @@ class ModuleHooks:
 
     def _enter(self, w: Watched, phase: str, args: tuple, kwargs: dict) -> None:
         position, recorder = self._position, self._recorder
-        if phase == "forward" and (w.root or not self.entered):
+        if phase == "forward" and (w.root or not self.entered or self._model.has_lazy):
             self._look()
         self.entered = w.called = True
         if phase == "forward":

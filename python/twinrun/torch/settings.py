@@ -129,9 +129,15 @@ def check_version() -> None:
         )
 
 
-def models_of(model: torch.nn.Module | Mapping[str, torch.nn.Module]) -> dict[str, torch.nn.Module]:
-    """Models by name; one alone has none. Raises TwinrunError."""
-    models = {"": model} if isinstance(model, torch.nn.Module) else dict(model)
+def models_of(model: torch.nn.Module | Mapping[str, torch.nn.Module]) -> Mapping[str, torch.nn.Module]:
+    """Models by name; one alone has none. A mapping stays what it is, as the program may change it. Raises
+    TwinrunError.
+    """
+    models: Mapping[str, torch.nn.Module]
+    if isinstance(model, torch.nn.Module):
+        models = {"": model}
+    else:
+        models = model if isinstance(model, Mapping) else dict(model)
     for name, one in models.items():
         if not isinstance(one, torch.nn.Module):
             raise TwinrunError(f"{name!r} is no torch.nn.Module", fix="give a model, or a dict of models")

@@ -24,59 +24,71 @@ class Changes(NamedTuple):
 class TracedModel:
     """The modules that are watched, and which module each parameter belongs to.
 
-    watched, owners: they stay the same objects, and hold what the models hold. Parameters that left a model
-    keep their owner while they live: `torch.func.functional_call` puts others in their place for one call.
+    models: of a mapping with several ones, what it holds now counts. watched, owners: they stay the same
+    objects, and hold what the models hold. Parameters that left a model keep their owner until the
+    iteration ends: `torch.func.functional_call` puts others in their place for one call. No weak reference
+    tells whether they live: `torch.utils.swap_tensors` refuses a tensor that has one.
     """
 
     def __init__(self, models: Mapping[str, torch.nn.Module], patterns: Sequence[str]) -> None:
         self._models, self._patterns = models, patterns
         self.watched: list[Watched] = []
         self.owners: dict[int, Owner] = {}
-        self._alive: dict[int, weakref.ref[torch.nn.Parameter]] = {}  # by the id of a parameter with an owner
+        self._owned: dict[int, torch.nn.Parameter] = {}  # by their ids
         # The mappings in which modules hold others, and parameters; and what they held.
         self._holders: list[Mapping[str, Any]] = []
         self._held: list[Any] = []
-        self._frozen: list[torch.nn.Parameter] = []
+        # Those that have no gradients yet.
+        self._waiting: list[torch.nn.Parameter] = []
+        self.has_lazy = False  # whether a module waits for its first input to know its parameters
         # FSDP 2 puts whole parameters in the place of its own while these run.
         self._sharded: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 
+    def each(self) -> list[torch.nn.Module]:
+        """The models now. What is none is left out."""
+        return [model for model in self._models.values() if isinstance(model, torch.nn.Module)]
+
     def parameters(self) -> Iterator[torch.nn.Parameter]:
         """The parameters of all models, without those that FSDP 2 puts in their place for a while."""
-        for model in self._models.values():
+        for model in self.each():
             for module in model.modules():
                 sharded = module in self._sharded
                 for p in module._parameters.values():
                     if p is not None and (not sharded or _is_distributed(p)):
                         yield p
 
-    def look(self) -> Changes | None:
-        """What changed since the last call; None for nothing, which is found out in microseconds."""
+    def look(self, *, at_end: bool = False) -> Changes | None:
+        """What changed since the last call; None for nothing, which is found out in microseconds.
+
+        at_end: of an iteration. Parameters that left the models have no owner afterwards.
+        """
         held = [one for holder in self._holders for one in holder.values()]
         same = len(held) == len(self._held) and all(map(operator.is_, held, self._held))
-        if same and self._holders and not any(p.requires_grad for p in self._frozen):
+        if same and self._holders and not any(map(_has_gradients, self._waiting)):
             return None
         if not all(one is None or isinstance(one, (torch.nn.Module, torch.nn.Parameter)) for one in held):
             return None  # tensors in the place of parameters, for one call
-        return self._read()
+        return self._read(at_end)
 
-    def _read(self) -> Changes:
+    def _read(self, at_end: bool) -> Changes:
         modules = [
             m
-            for model in self._models.values()
+            for model in self.each()
             for _, m, within in modules_of(model)
             # What TorchScript holds is made anew each time that it is asked for.
             if not within and not isinstance(m, torch.jit.ScriptModule)
         ]
         self._sharded.update(m for m in modules if any(map(_is_distributed, m._parameters.values())))
-        self._holders = [m._modules for m in modules]
+        self._holders = [self._models, *(m._modules for m in modules)]
         self._holders += [m._parameters for m in modules if m not in self._sharded]
         self._held = [one for holder in self._holders for one in holder.values()]
-        self._frozen = [p for p in self.parameters() if not p.requires_grad]
-        self._read_owners()
+        self._waiting = [p for p in self.parameters() if not _has_gradients(p)]
+        self.has_lazy = any(map(torch.nn.parameter.is_lazy, self._waiting))
+        self._read_owners(at_end)
         known = {(w.path, id(w.module)): w for w in self.watched}
         new: list[Watched] = []
         watched: list[Watched] = []
-        for w in watched_modules(self._models, self._patterns):
+        for w in watched_modules(self._now(), self._patterns):
             old = known.pop((w.path, id(w.module)), None)
             if old is None:
                 new.append(w)
@@ -86,13 +98,19 @@ class TracedModel:
         self.watched[:] = watched
         return Changes(new, [*known.values()])
 
-    def _read_owners(self) -> None:
-        for number in [n for n, one in self._alive.items() if one() is None]:
-            del self._alive[number]
-            self.owners.pop(number, None)
-        self.owners.update(owners_of(self._models))
-        for p in (p for model in self._models.values() for p in model.parameters()):
-            self._alive[id(p)] = weakref.ref(p)
+    def _now(self) -> dict[str, torch.nn.Module]:
+        return {name: m for name, m in self._models.items() if isinstance(m, torch.nn.Module)}
+
+    def _read_owners(self, at_end: bool) -> None:
+        if at_end:
+            self.owners.clear()
+            self._owned.clear()
+        self.owners.update(owners_of(self._now()))
+        self._owned.update({id(p): p for model in self.each() for p in model.parameters()})
+
+
+def _has_gradients(p: torch.nn.Parameter) -> bool:
+    return not torch.nn.parameter.is_lazy(p) and p.requires_grad
 
 
 def _is_distributed(p: Any) -> bool:

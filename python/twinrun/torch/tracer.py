@@ -113,7 +113,7 @@ class Trace:
             else ModuleGradients(guard, position, recorder, owners)
         )
         self._modules = ModuleHooks(
-            model.watched,
+            model,
             guard,
             position,
             recorder,
@@ -239,15 +239,17 @@ class Trace:
             with contextlib.suppress(Exception):
                 handle.remove()
         self._handles.clear()
-        self._parameters.forget()
+        self._parameters.keep(())
 
     # ---- iterations ----
 
-    def _look_at_model(self) -> list[Watched]:
+    def _look_at_model(self, *, at_end: bool = False) -> list[Watched]:
         """Hooks the modules and parameters that came into the models, in place of others or besides them."""
-        changes = self._model.look()
+        changes = self._model.look(at_end=at_end)
         if changes is None:
             return []
+        if at_end:
+            self._parameters.keep(self._model.parameters())
         self._modules.detach(changes.gone)
         self._modules.attach(changes.new, self._handles)
         self._parameters.attach(self._model.parameters(), self._handles)
@@ -283,7 +285,7 @@ class Trace:
         gradients, self._parameters.seen = self._parameters.seen, set()
         if self._guard.stopped or not self._position.chosen:
             return
-        self._note_late(self._look_at_model())
+        self._note_late(self._look_at_model(at_end=True))
         uncalled = self._uncalled.found(gradients)
         if self._modules.entered or not self._iterations.has_gradients_alone():
             self._note_uncalled(uncalled)
@@ -491,6 +493,12 @@ def trace(
     if first is not None:
         run, settings = settings.of_second_run(first, reference)
     own = not isinstance(run, Run)
+    if isinstance(run, Run) and (there := [step for step in run.steps if step >= settings.start]):
+        raise TwinrunError(
+            f"the run has step {there[-1]} already, and this trace would begin with {settings.start}",
+            where=run.path,
+            fix=f"give start={there[-1] + 1}, or enter the same trace again: it goes on counting",
+        )
     made = run if isinstance(run, Run) else Run(rank_path(run), existing=existing, background=True)
     try:
         return Trace(models, optimizers, made, settings, own_run=own)

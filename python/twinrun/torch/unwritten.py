@@ -28,6 +28,8 @@ _PARTS: dict[str, Callable[[torch.Tensor, _Named], object]] = {
     "index_fill_": lambda m, a: m.index_fill_(a["dim"], a["index"].cpu(), True),
     "masked_fill_": lambda m, a: m.masked_fill_(a["mask"].cpu(), True),
     "masked_scatter_": lambda m, a: m.masked_fill_(a["mask"].cpu(), True),
+    "tril_": lambda m, a: m.copy_(~torch.tril(~m, a.get("diagonal", 0))),
+    "triu_": lambda m, a: m.copy_(~torch.triu(~m, a.get("diagonal", 0))),
 }
 _COPIES = {"_to_copy", "copy_", "clone", "complex"}
 # Operations that only move elements: the arguments that hold them. What such an operation makes of
@@ -42,6 +44,12 @@ _MOVES: dict[str, tuple[str, ...]] = {
     "index_put": ("self", "values"),
     "scatter": ("self", "src"),
     "embedding": ("weight",),
+    "masked_scatter": ("self", "source"),
+    "index_add": ("self", "source"),
+    **dict.fromkeys((f"{kind}{n}d" for kind in ("reflection_pad", "replication_pad") for n in (1, 2, 3)), ("self",)),
+    **dict.fromkeys((f"{kind}{n}d" for kind in ("upsample_nearest", "_upsample_nearest_exact") for n in (1, 2, 3)),
+                    ("self",)),
+    "im2col": ("self",),
 }  # fmt: skip
 # The same of those that take a list.
 _JOINS = ("cat", "stack", "block_diag")
@@ -201,7 +209,7 @@ class UnwrittenMemory:
             return
         passed: _Masks = None
         if any(m is not None for each in masks.values() for m in each):
-            passed = _passed_on(func, name, named, masks)
+            passed = _passed_on(func, name, named, masks, writes)
         written = tensors_of([named[n] for n in writes if n in named])
         for number, t in enumerate(written):
             if name.startswith("rrelu_with_noise") and t is named.get("noise") and not named.get("training"):
@@ -225,7 +233,9 @@ def _fitting(masks: _Masks, number: int, t: torch.Tensor) -> _Mask:
         return None
 
 
-def _passed_on(func: Any, name: str, named: _Named, masks: Mapping[str, list[_Mask]]) -> _Masks:
+def _passed_on(
+    func: Any, name: str, named: _Named, masks: Mapping[str, list[_Mask]], writes: list[str]
+) -> _Masks:
     """Which elements of a result follow from written ones alone, where each element follows from the
     one at its own place. None: all, or it is not known; then the result is compared.
     """
@@ -241,14 +251,14 @@ def _passed_on(func: Any, name: str, named: _Named, masks: Mapping[str, list[_Ma
     if name == "masked_fill" and len(of("self")) == 1:
         return of("self")[0] | named["mask"].cpu()
     if name in _JOINS:
-        return _moved(func, ("tensors",), named, of)
+        return _moved(func, ("tensors",), named, of, writes)
     if name.startswith("_foreach_"):
         sums = any(name.startswith(f"_foreach_{one}") for one in _SUMS_OF_LISTS)
         return None if sums else _of_each(masks, of)
     by_element = torch.Tag.pointwise in func.tags or name in _COPIES
     moved = _MOVES.get(name) or (("self",) if name.endswith("_copy") and not by_element else None)
     if moved is not None:
-        return _moved(func, moved, named, of)
+        return _moved(func, moved, named, of, writes)
     if by_element:
         try:
             return reduce(torch.logical_and, [m for key in masks for m in of(key)])
@@ -273,21 +283,51 @@ def _of_each(masks: Mapping[str, list[_Mask]], of: Callable[[str], list[torch.Te
 
 
 def _moved(
-    func: Any, moved: tuple[str, ...], named: _Named, of: Callable[[str], list[torch.Tensor]]
+    func: Any,
+    moved: tuple[str, ...],
+    named: _Named,
+    of: Callable[[str], list[torch.Tensor]],
+    writes: list[str],
 ) -> _Masks:
     """Which elements of a result are written ones that an operation moved, or its own.
 
-    It runs once more, on the places that nobody wrote. moved: the arguments that hold elements.
+    It runs once more, on the places that nobody wrote, as bool or as numbers. moved: the arguments that hold
+    elements. writes: those that it writes, which are left as they are.
     """
+    for dtype in (torch.bool, torch.float32):
+        arguments = _of_places(moved, named, of, writes, dtype)
+        try:
+            given = func(**arguments)
+        except (RuntimeError, TypeError, NotImplementedError):
+            continue
+        if given is None:  # it gives nothing, and writes a list
+            given = arguments.get("out")
+        if given is None:
+            return None
+        return [one == 0 for one in given] if isinstance(given, (list, tuple)) else given == 0
+    return None
+
+
+def _of_places(
+    moved: tuple[str, ...],
+    named: _Named,
+    of: Callable[[str], list[torch.Tensor]],
+    writes: list[str],
+    dtype: torch.dtype,
+) -> dict[str, Any]:
+    """The arguments of an operation, with 1 at the places that nobody wrote in place of elements."""
     taken: dict[str, Any] = {}
     for key, value in named.items():
-        if key in moved and isinstance(value, torch.Tensor):
-            taken[key] = ~of(key)[0]
+        if key in writes and key not in moved:  # `out`
+            fresh = [torch.empty(tuple(t.shape), dtype=dtype) for t in tensors_of(value)]
+            taken[key] = fresh if isinstance(value, (list, tuple)) else fresh[0]
+        elif key in moved and isinstance(value, torch.Tensor):
+            taken[key] = (~of(key)[0]).to(dtype)
         elif key in moved and isinstance(value, (list, tuple)):
-            taken[key] = [~one for one in of(key)]
+            taken[key] = [(~one).to(dtype) for one in of(key)]
         elif isinstance(value, torch.Tensor):
             if key in _VALUES:
-                taken[key] = torch.zeros((), dtype=torch.bool)
+                taken[key] = torch.zeros((), dtype=dtype)
             else:
                 taken[key] = value.cpu()
         elif key in _VALUES:
@@ -296,15 +336,12 @@ def _moved(
             taken[key] = [None if i is None else i.cpu() for i in value]
         else:
             taken[key] = value
-    try:
-        given = func(**taken)
-        return [~one for one in given] if isinstance(given, (list, tuple)) else ~given
-    except (RuntimeError, TypeError, NotImplementedError):
-        return None
+    return taken
 
 
 def written_words(t: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """The bytes of a tensor, 0 where nobody wrote."""
-    dense = t.detach().resolve_conj().resolve_neg().contiguous()
-    words = dense.view(torch.uint8).view(*dense.shape, dense.element_size())
+    # As one dimension: where there is one element, its stride may be any.
+    dense = t.detach().resolve_conj().resolve_neg().contiguous().view(-1)
+    words = dense.view(torch.uint8).view(*t.shape, dense.element_size())
     return words.masked_fill(~mask.to(words.device).unsqueeze(-1), 0)

@@ -174,6 +174,7 @@ class Walk:
         ] = {}  # by digest: the last event of run a (or of b, where a has none) that gave it
         self.after = 0
         self.event: Event | None = None  # the one under way
+        self.draws = False  # whether the state of a generator that it is given differs
         self.seen = StructureSeen()
 
     def problem(self, text: str) -> None:
@@ -186,6 +187,8 @@ class Walk:
         if self.event is not None:
             origin.signature = _signature(self.event)
         origin.generator = self.generator[0] if self.generator else ""
+        if self.draws:  # from a generator of its own
+            origin.generator = str(origin.site)
         origin.names_rank = self.names_rank
         if self.event is not None:
             origin.structure = self.seen.before(self.event, origin)
@@ -230,7 +233,7 @@ class Walk:
             e = one or other
             assert e is not None
             site = Site(number, e.microbatch, e.phase, e.module, e.operation)
-            self.event = e
+            self.event, self.draws = e, False
             if (
                 one is not None
                 and other is not None
@@ -266,6 +269,7 @@ class Walk:
             result.different_values += every
             n, d = result.by_module.get((number, e.module), (0, 0))
             result.by_module[number, e.module] = (n + found.compared, d + every)
+            self.draws = any(d.name == "generator" for d in found.generators)
             if found.generators and self.generator is None:
                 where = Origin(self.rank, site, "generator", e.module, e.kind, at, found.generators)
                 self.generator = str(site), where

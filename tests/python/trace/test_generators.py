@@ -63,6 +63,20 @@ def test_a_generator_that_differs_is_named_at_the_operation_that_draws(
     assert f": {agree}the state of its random number generator differs; outputs differ" in str(found)
 
 
+def test_of_two_generators_that_differ_its_own_is_named(tmp_path) -> None:
+    """The usual one, which nothing draws from before, differs too."""
+    for name, seed in (("a", 5), ("b", 6)):
+        torch.manual_seed(1)
+        model = Noisy(seed)
+        torch.manual_seed(seed)
+        with trace(model, tmp_path / name, level="ops") as seen:
+            model(torch.ones(4, 6))
+            seen.step()
+    found = twinrun.compare_traces(tmp_path / "a", tmp_path / "b").first_divergence
+    assert found.site.operation == "aten.rand.generator"
+    assert "inputs agree, but the state of its random number generator differs" in str(found)
+
+
 def test_only_operations_that_draw_have_a_state(tmp_path) -> None:
     traced(tmp_path / "a", seed=5)
     traced(tmp_path / "none", seed=5, rng="none")

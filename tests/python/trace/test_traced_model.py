@@ -257,6 +257,91 @@ def test_a_trace_that_is_entered_again_has_its_hooks_again(tmp_path) -> None:
         assert seen_of(tmp_path / "a", n, "1") >= whole("1", "weight", "bias")
 
 
+@pytest.mark.parametrize("level", ["modules", "ops"])
+def test_tensors_of_a_traced_model_may_be_swapped(tmp_path, level: str) -> None:
+    """PyTorch refuses that of a tensor with weak references."""
+    torch.manual_seed(4)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+
+    def swap():
+        torch.utils.swap_tensors(model[0].weight, nn.Parameter(torch.full((4, 4), 0.25)))
+
+    with trace(model, tmp_path / "a", level=level) as traced:
+        for _ in range(2):
+            model(torch.ones(2, 4)).sum().backward()
+            traced.step()
+            swap()
+    swap()
+    assert not traced.problems
+
+
+def test_a_model_of_several_may_be_replaced(tmp_path) -> None:
+    def run(path, wrong):
+        torch.manual_seed(4)
+        models = {"g": nn.Linear(4, 4), "d": nn.Linear(4, 4)}
+        with trace(models, path) as traced:
+            for n in range(2):
+                if n == 1:
+                    models["d"] = new_layer(wrong)
+                    models["e"] = new_layer()
+                models["d"](models["g"](torch.ones(2, 4))).sum().backward()
+                if n == 1:
+                    models["e"](torch.ones(2, 4)).sum().backward()
+                traced.step()
+
+    run(tmp_path / "a", False)
+    run(tmp_path / "again", False)
+    run(tmp_path / "b", True)
+    assert twinrun.compare_traces(tmp_path / "a", tmp_path / "again").same
+    found = twinrun.compare_traces(tmp_path / "a", tmp_path / "b").first_divergence
+    assert (found.site.iteration, found.site.module, found.values[0].name) == (1, "d", "weight")
+    assert seen_of(tmp_path / "a", 1, "e") >= whole("e", "weight", "bias")
+
+
+def test_a_lazy_layer_is_traced_from_its_first_call_on(tmp_path) -> None:
+    torch.manual_seed(4)
+    model = nn.Sequential(nn.LazyLinear(4), nn.Tanh(), nn.LazyLinear(2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        with trace(model, tmp_path / "a") as traced:
+            for _ in range(2):
+                model(torch.ones(2, 4)).sum().backward()
+                traced.step()
+    for iteration in range(2):
+        for name in "02":
+            assert seen_of(tmp_path / "a", iteration, name) >= whole(name, "weight", "bias")
+
+
+def test_a_second_trace_into_one_run_is_refused_unless_it_goes_on(tmp_path) -> None:
+    model = nn.Linear(4, 4)
+    with twinrun.Run(tmp_path / "a", keep_data=True) as run:
+        for start in (0, 2):
+            with trace(model, run, start=start) as traced:
+                for _ in range(2):
+                    model(torch.ones(2, 4))
+                    traced.step()
+        with pytest.raises(twinrun.TwinrunError, match=r"has step 3 already.*start=4"):
+            trace(model, run)
+    for step in range(4):
+        assert whole("", "weight") - {("backward", "gradient of .weight")} <= seen_of(
+            tmp_path / "a", step, ""
+        )
+
+
+def test_a_step_that_is_there_leaves_a_problem_in_the_trace(tmp_path) -> None:
+    """Without it two traces that stopped there would be the same."""
+    model = nn.Linear(4, 4)
+    with twinrun.Run(tmp_path / "a", keep_data=True) as run:
+        with pytest.warns(RuntimeWarning, match="captured already"), trace(model, run) as traced:
+            for n in range(3):
+                model(torch.ones(2, 4))
+                if n == 1:
+                    run.capture(1, {"x": torch.ones(3)})
+                traced.step()
+    found = twinrun.compare_traces(tmp_path / "a", tmp_path / "a")
+    assert found.verdict == "incomparable" and "captured already" in str(found.problems)
+
+
 def test_what_did_not_change_is_not_read_again(monkeypatch) -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     models = TracedModel({"": model}, ["*"])

@@ -175,6 +175,14 @@ MOVES = {
     "split_with_sizes_copy": lambda o: torch.split_with_sizes_copy(o, [1, 5])[1][:2],
     "block_diag": lambda o: torch.block_diag(o, o[:1] * 3)[torch.tensor([0, 2, 6])],
     "stack": lambda o: torch.stack([o, o * 2], 1)[:3],
+    "reflect": lambda o: nn.functional.pad(o[None], (1, 1), mode="reflect")[0, :3],
+    "replicate": lambda o: nn.functional.pad(o[None], (1, 1), mode="replicate")[0, :3],
+    "unfold": lambda o: nn.functional.unfold(o[None, None], (2, 4))[0, :, 0],
+    "nearest": lambda o: nn.functional.interpolate(o[None], scale_factor=2)[0, :3],
+    "index_add": lambda o: o.index_add(0, torch.tensor([4]), o[:1])[:3],
+    "masked_scatter": lambda o: o.masked_scatter(torch.tensor([[False]] * 5 + [[True]]), o[:1] * 3)[5],
+    "tril_": lambda o: o.clone().tril_()[:3],
+    "one_column": lambda o: (o.view(-1)[:12][None].t() + 1)[:12],
     "narrow_copy": lambda o: torch.narrow_copy(o, 0, 0, 4)[:3],
 }
 
@@ -230,6 +238,44 @@ def test_memory_that_nobody_wrote(tmp_path, use) -> None:
     found = twinrun.compare_traces(tmp_path / "a", tmp_path / "c")
     assert found.verdict == "different"
     assert "output" in found.first_divergence.values[0].name or found.first_divergence.reason == "input"
+
+
+OUTS = {
+    "cat": lambda o, out: torch.cat([o, o * 2], out=out),
+    "stack": lambda o, out: torch.stack([o, o], out=out),
+    "index_select": lambda o, out: torch.index_select(o, 0, torch.tensor([0, 2]), out=out),
+    "gather": lambda o, out: torch.gather(o, 0, torch.tensor([[1, 0, 2, 0]]), out=out),
+    "take": lambda o, out: torch.take(o, torch.tensor([0, 5]), out=out),
+    "tril": lambda o, out: torch.tril(o, out=out),
+    "unbind_copy": lambda o, out: torch.unbind_copy(o, out=[torch.empty(0) for _ in range(5)] + [out]),
+    "split_copy": lambda o, out: torch.split_copy(o, 3, out=[out.resize_(3, 4), torch.empty(3, 4)]),
+    "mul": lambda o, out: torch.mul(o, 2, out=out),
+    "clone": lambda o, out: torch.ops.aten.clone.out(o, out=out),
+}
+
+
+@pytest.mark.parametrize("name", OUTS)
+def test_what_an_operation_writes_is_left_as_it_is(tmp_path, name: str) -> None:
+    """To find out which places of a result were written, operations run again: on memory of the trace."""
+
+    def write():
+        o = torch.empty(6, 4)
+        o.fill_(3.0)
+        part = torch.empty(6, 4)
+        part[:5] = 2.0
+        part[5].numpy()[...] = 7.0
+        results = []
+        for one in (o, part):
+            out = torch.empty(0)
+            OUTS[name](one, out)
+            results.append(out.clone())
+        return results
+
+    plain = write()
+    with trace(nn.Linear(2, 2), tmp_path / "a", level="ops", on_error="raise") as traced:
+        found = write()
+        traced.step()
+    assert all(map(torch.equal, found, plain))
 
 
 def wrong_place(y, f):
