@@ -89,8 +89,9 @@ class ModuleHooks:
         """Adds the hooks of modules, and what removes them to `handles`."""
         for w in watched:
             hooks = self._hooks[w] = [hook_before(w.module, _Before(self, w))]
+            handles.append(hooks[0])  # at once: the next one may fail
             hooks.append(hook_after(w.module, _After(self, w), always=True))
-            handles += hooks
+            handles.append(hooks[1])
 
     def detach(self, watched: Iterable[Watched]) -> None:
         """Removes the hooks of modules that are no longer in the model."""

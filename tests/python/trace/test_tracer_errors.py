@@ -134,9 +134,9 @@ def test_names_that_look_alike_are_two_values(tmp_path) -> None:
             return sum(given.values())
 
     def run(path, first: float, second: float) -> None:
-        with trace(Takes(), path, on_error="raise") as traced:
-            for model in traced._models.values():
-                model({1: torch.tensor(first), "1": torch.tensor(second)})
+        model = Takes()
+        with trace(model, path, on_error="raise"):
+            model({1: torch.tensor(first), "1": torch.tensor(second)})
 
     run(tmp_path / "a", 1.0, 2.0)
     run(tmp_path / "b", 2.0, 1.0)
