@@ -461,7 +461,7 @@ def trace(
     Raises
     ------
     TwinrunError
-        A parameter has no meaning, or the folder holds a history.
+        A parameter has no meaning, the folder holds a history, or the run has a step from `start` on.
     Unsupported
         This PyTorch is older than 2.4.
 

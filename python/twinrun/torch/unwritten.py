@@ -253,8 +253,7 @@ def _passed_on(
     if name in _JOINS:
         return _moved(func, ("tensors",), named, of, writes)
     if name.startswith("_foreach_"):
-        sums = any(name.startswith(f"_foreach_{one}") for one in _SUMS_OF_LISTS)
-        return None if sums else _of_each(masks, of)
+        return None if name.removeprefix("_foreach_") in _SUMS_OF_LISTS else _of_each(masks, of)
     by_element = torch.Tag.pointwise in func.tags or name in _COPIES
     moved = _MOVES.get(name) or (("self",) if name.endswith("_copy") and not by_element else None)
     if moved is not None:

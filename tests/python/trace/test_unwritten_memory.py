@@ -133,6 +133,7 @@ def of_lists(y, f):
     more = torch._foreach_add([o, p], [p, o])
     torch._foreach_copy_(more, [p, o])
     torch._foreach_sqrt_(more)
+    torch._foreach_maximum_(more, torch._foreach_neg(more))
     q, r = f(), f()
     torch._foreach_zero_([q])
     torch._foreach_addcmul_([r], [more[0]], [q])
