@@ -27,7 +27,8 @@ def test_every_type(kind: str) -> None:
     changed = raw.clone()
     changed[-1] ^= 1
     assert d != twinrun.digest(changed.view(dtype).reshape(3, 4))
-    if kind in np.sctypeDict:
+    # Another library may have taught numpy the type, which PyTorch then does not know of.
+    if kind in np.sctypeDict and np.dtype(kind).isbuiltin == 1:
         assert d == twinrun.digest(t.numpy())
 
 
