@@ -91,6 +91,9 @@ CASES: dict[str, tuple[int, int, Callable[[Path, str, int, int], None], str, dic
     "folder of .npy": (6_000, 2048, _npy, "{}", {"atol": ATOL}),
     ".safetensors": (2_000, 256, _safetensors, "{}.safetensors", {"atol": ATOL}),
     "arrays": (2_000, 256, _nothing, "", {"atol": ATOL}),
+    # As the state of an optimizer of PyTorch: one dictionary for each parameter.
+    "arrays, nested": (9_000, 8, _nothing, "", {"nested": True}),
+    "arrays, a list": (2_000, 256, _nothing, "", {"atol": ATOL, "list": True}),
     "arrays, globs": (2_000, 256, _nothing, "", {"atol": ATOL, "fields": ["field_*"]}),
 }
 
@@ -106,6 +109,13 @@ if path:
 else:
     import numpy as np
     made = lambda: {f"field_{at:05d}": np.full(items, at, "f4") for at in range(fields)}
+    if options.pop("nested", False):
+        flat, names = made, ("step", "exp_avg", "exp_avg_sq")
+        threes = lambda: zip(*[iter(flat().values())] * 3)
+        made = lambda: {"state": {n: dict(zip(names, three)) for n, three in enumerate(threes())}}
+    if options.pop("list", False):
+        named = made
+        made = lambda: list(named().values())
     a, b = made(), made()
 if options.pop("rules", False):
     with open(f"{folder}/rules.toml", "w") as file:

@@ -18,6 +18,9 @@ namespace {
 
 // Dictionaries that are nested deeper are walked in Python, which has its own limit.
 constexpr std::size_t kDeepest = 64;
+// More arrays than Python's walk takes: it says so. A few lists that each hold the next one twice have
+// as many.
+constexpr std::size_t kMostFields = 10'000'000;
 
 // As os.path.join() does.
 std::string joined_path(const std::string& folder, const std::string& name) {
@@ -74,9 +77,9 @@ std::optional<FieldList> FieldList::of_arrays(nb::handle container, const nb::ob
 }
 
 void FieldList::take(std::vector<ListedField> fields) {
-    if (fields_.empty()) fields_.reserve(fields.size());
+    fields_.make_room(fields_->size() + fields.size());
     for (ListedField& field : fields)
-        fields_.push_back({std::move(field), {}, {}, places_.size()});
+        fields_->push_back({std::move(field), {}, {}, places_.size()});
 }
 
 bool FieldList::add_metadata(const std::shared_ptr<MetadataFile>& file, bool has_data) {
@@ -122,7 +125,7 @@ std::optional<FieldList> FieldList::of_history(const std::string& history,
     }
     FieldList list;
     list.in_order_ = true;
-    list.fields_.reserve(fields);
+    list.fields_.make_room(fields);
     for (std::size_t at = 0; at < files.size(); ++at) {
         for (const FieldMetadata& field : opened[at]->directory().fields) {
             if (!is_utf8(field.name)) return std::nullopt;
@@ -191,7 +194,7 @@ nb::list FieldList::texts() const {
 }
 
 bool FieldList::any_on_device() const {
-    return std::any_of(fields_.begin(), fields_.end(),
+    return std::any_of(fields_->begin(), fields_->end(),
                        [](const TakenField& field) { return field.device != kHostMemory; });
 }
 
@@ -222,8 +225,8 @@ CapturedField captured_field(const TakenField& field, const std::map<std::string
 CapturedFields FieldList::captured(const std::map<std::string, Tolerance>& tolerances,
                                    const std::shared_ptr<const void>& owner) const {
     CapturedFields all;
-    all.fields.reserve(fields_.size());
-    for (const TakenField& field : fields_)
+    all.fields.reserve(fields_->size());
+    for (const TakenField& field : *fields_)
         all.fields.push_back(captured_field(field, tolerances, owner));
     return all;
 }
@@ -284,10 +287,10 @@ HeldBefore& held_before() {
 
 std::optional<HeldArrays> FieldList::held() const {
     if (made_) return std::nullopt;
-    if (auto known = held_before().find(fields_)) return HeldArrays{std::move(known)};
+    if (auto known = held_before().find(*fields_)) return HeldArrays{std::move(known)};
     auto held = std::make_shared<HeldBefore::Arrays>();
-    held->reserve(fields_.size());
-    for (const TakenField& field : fields_) {
+    held->reserve(fields_->size());
+    for (const TakenField& field : *fields_) {
         const bool is_number = PyFloat_CheckExact(field.owner.ptr()) || PyLong_Check(field.owner.ptr());
         nb::object value = field.owner;
         if (!is_number) {
@@ -303,11 +306,11 @@ std::optional<HeldArrays> FieldList::held() const {
 nb::dict FieldList::arrays() const {
     nb::dict all;
     auto other = rest_.begin();
-    for (std::size_t at = 0; at <= fields_.size(); ++at) {
+    for (std::size_t at = 0; at <= fields_->size(); ++at) {
         for (; other != rest_.end() && PyDict_Size(all.ptr()) == static_cast<Py_ssize_t>(other->place);
              ++other)
             all[other->name] = other->value;
-        if (at < fields_.size()) all[fields_[at].name] = fields_[at].owner;
+        if (at < fields_->size()) all[(*fields_)[at].name] = (*fields_)[at].owner;
     }
     return all;
 }
@@ -319,12 +322,31 @@ ArrayWalk::ArrayWalk(nb::handle container, nb::object flatten, bool on_devices)
     const nb::object collections = nb::steal(PyImport_GetModule(nb::str("collections").ptr()));
     PyErr_Clear();
     if (collections.is_valid()) ordered_ = collections.attr("OrderedDict");
-    failed_ = !taker_.knows_any() || !is_dictionary(container) || !enter(container, nb::object());
+    const nb::object entries = taker_.knows_any() ? dictionary_of(container) : nb::object();
+    failed_ = !entries.is_valid() || !enter(entries, nb::object());
 }
 
 bool ArrayWalk::is_dictionary(nb::handle value) const {
     if (PyDict_CheckExact(value.ptr())) return true;
     return ordered_.is_valid() && reinterpret_cast<PyObject*>(Py_TYPE(value.ptr())) == ordered_.ptr();
+}
+
+// By its first entry. Python knows the others, as lists of texts.
+bool ArrayWalk::is_list_of_arrays(nb::handle value, int depth) const {
+    if (PyList_CheckExact(value.ptr()) == 0 && PyTuple_CheckExact(value.ptr()) == 0) return false;
+    if (depth > static_cast<int>(kDeepest) || PySequence_Size(value.ptr()) == 0) return false;
+    const nb::object first = nb::steal(PySequence_GetItem(value.ptr(), 0));
+    return is_dictionary(first) || taker_.is_array(first) || is_list_of_arrays(first, depth + 1);
+}
+
+nb::object ArrayWalk::dictionary_of(nb::handle value) const {
+    if (is_dictionary(value)) return nb::borrow(value);
+    if (!is_list_of_arrays(value)) return {};
+    nb::dict entries;
+    std::size_t number = 0;
+    for (const nb::handle entry : value)
+        entries[nb::str(std::to_string(number++).c_str())] = entry;
+    return entries;
 }
 
 bool ArrayWalk::enter(nb::handle dictionary, nb::object prefix) {
@@ -338,7 +360,7 @@ bool ArrayWalk::enter(nb::handle dictionary, nb::object prefix) {
         level.keys = nb::steal(PyObject_GetIter(dictionary.ptr()));
         if (!level.keys.is_valid()) throw nb::python_error();
     }
-    list_.fields_.reserve(list_.fields_.size() + static_cast<std::size_t>(level.left));
+    list_.fields_.make_room(list_.fields_->size() + static_cast<std::size_t>(level.left));
     levels_.push_back(std::move(level));
     return true;
 }
@@ -365,8 +387,8 @@ void ArrayWalk::look_ahead(Level& level) const {
 
 // Python's own walk says what is wrong where this one gives up.
 bool ArrayWalk::next() {
-    const std::size_t before = list_.fields_.size() + list_.rest_.size();
-    while (!failed_ && !levels_.empty() && list_.fields_.size() + list_.rest_.size() == before) {
+    const std::size_t before = list_.fields_->size() + list_.rest_.size();
+    while (!failed_ && !levels_.empty() && list_.fields_->size() + list_.rest_.size() == before) {
         Level& level = levels_.back();
         nb::object key, value;  // kept: what is called may change the dictionary
         if (level.keys.is_valid()) {
@@ -393,19 +415,19 @@ bool ArrayWalk::next() {
             failed_ = !take(key, std::move(value));
         }
     }
-    return !failed_ && list_.fields_.size() + list_.rest_.size() != before;
+    return !failed_ && list_.fields_->size() + list_.rest_.size() != before;
 }
 
 std::optional<FieldList> ArrayWalk::finish() {
-    if (failed_ || list_.fields_.empty()) return std::nullopt;
+    if (failed_ || list_.fields_->empty()) return std::nullopt;
     // Asked last: devices are at work on the first ones meanwhile.
-    for (const TakenField& field : list_.fields_) {
+    for (const TakenField& field : *list_.fields_) {
         if (!taker_.is_plain(field.owner, field.dtype)) return std::nullopt;
     }
     if (may_repeat_) {
         std::unordered_set<std::string_view> names;
-        names.reserve(list_.fields_.size() + list_.rest_.size());
-        for (const TakenField& field : list_.fields_) {
+        names.reserve(list_.fields_->size() + list_.rest_.size());
+        for (const TakenField& field : *list_.fields_) {
             if (!names.insert(field.text).second) return std::nullopt;
         }
         for (const FieldList::Other& other : list_.rest_) {
@@ -417,6 +439,7 @@ std::optional<FieldList> ArrayWalk::finish() {
 
 // An entry of a dictionary. Labels, empty names and other keys are for Python.
 bool ArrayWalk::take(nb::handle key, nb::object value) {
+    if (list_.fields_->size() + list_.rest_.size() >= kMostFields) return false;
     nb::object name;
     if (PyUnicode_CheckExact(key.ptr())) {
         name = nb::borrow(key);
@@ -431,11 +454,12 @@ bool ArrayWalk::take(nb::handle key, nb::object value) {
         name = nb::steal(PyUnicode_Concat(prefix.ptr(), name.ptr()));
         if (!name.is_valid()) throw nb::python_error();
     }
-    if (is_dictionary(value) && PyDict_Size(value.ptr()) > 0) {
+    const nb::object entries = dictionary_of(value);
+    if (entries.is_valid() && PyDict_Size(entries.ptr()) > 0) {
         may_repeat_ = true;
         nb::object prefix = nb::steal(PyUnicode_FromFormat("%U.", name.ptr()));
         if (!prefix.is_valid()) throw nb::python_error();
-        return enter(value, std::move(prefix));
+        return enter(entries, std::move(prefix));
     }
     return add(name, value) || add_parts(name, value);
 }
@@ -444,11 +468,12 @@ bool ArrayWalk::take(nb::handle key, nb::object value) {
 bool ArrayWalk::add(const nb::object& name, nb::handle value) {
     const auto text = utf8(name);
     if (!text) return false;
-    TakenField& field = list_.fields_.emplace_back();
+    list_.fields_.make_room(list_.fields_->size() + 1);
+    TakenField& field = list_.fields_->emplace_back();
     if (!taker_.take_unasked(value, field)) {
         field = {};
         if (!take_number(value, field)) {
-            list_.fields_.pop_back();
+            list_.fields_->pop_back();
             return false;
         }
     }
@@ -478,7 +503,8 @@ bool ArrayWalk::add_parts(const nb::object& name, nb::handle value) {
     for (const auto [key, part] : all) {
         const nb::object own = nb::borrow(key);
         if (!has_labels && add(own, part)) continue;
-        list_.rest_.push_back({list_.fields_.size() + list_.rest_.size(), own, nb::borrow(part), *utf8(key)});
+        list_.rest_.push_back(
+            {list_.fields_->size() + list_.rest_.size(), own, nb::borrow(part), *utf8(key)});
     }
     return true;
 }

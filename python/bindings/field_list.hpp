@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/reused_vector.hpp"
 #include "engine/listed_fields.hpp"
 #include "history/history.hpp"
 #include "listed_arrays.hpp"
@@ -49,7 +50,7 @@ CapturedField captured_field(const TakenField& field, const std::map<std::string
 // All fields of a place, taken at once.
 class FieldList {
    public:
-    // The arrays and numbers of a dictionary, nested or not. What is neither is given to
+    // The arrays and numbers of a dictionary or a list, nested or not. What is neither is given to
     // flatten(name, value), which tells its arrays by name; those that Python has to look at are in
     // rest(). Nothing where that cannot be done, or where Python has to look at all of them.
     static std::optional<FieldList> of_arrays(nanobind::handle container, const nanobind::object& flatten,
@@ -74,9 +75,9 @@ class FieldList {
     // What the files say beside their arrays: of each a dictionary, or None where it says nothing.
     [[nodiscard]] nanobind::list texts() const;
 
-    [[nodiscard]] const std::vector<TakenField>& fields() const { return fields_; }
+    [[nodiscard]] const std::vector<TakenField>& fields() const { return *fields_; }
     // All of them; the list is not used afterwards.
-    [[nodiscard]] std::vector<TakenField> take_fields() { return std::move(fields_); }
+    [[nodiscard]] std::vector<TakenField> take_fields() { return std::move(*fields_); }
     [[nodiscard]] ListedFiles files(const TakenField& field) const {
         if (places_.empty()) return {};
         const Place& place = places_[field.place];
@@ -126,7 +127,7 @@ class FieldList {
     // False where Python has to look at a field.
     bool add_metadata(const std::shared_ptr<MetadataFile>& file, bool has_data);
 
-    std::vector<TakenField> fields_;
+    ReusedVector<TakenField> fields_;
     std::vector<Other> rest_;
     std::deque<std::uint64_t> numbers_;        // addresses stay
     std::deque<std::string> names_;            // of fields of files; addresses stay
@@ -137,8 +138,8 @@ class FieldList {
     bool in_order_ = false;
 };
 
-// Takes the arrays of a dictionary one after another, so that work on the first ones can begin
-// before the last one is looked at.
+// Takes the arrays of a dictionary or a list one after another, so that work on the first ones can
+// begin before the last one is looked at.
 class ArrayWalk {
    public:
     ArrayWalk(nanobind::handle container, nanobind::object flatten, bool on_devices);
@@ -166,6 +167,11 @@ class ArrayWalk {
     };
     [[nodiscard]] bool is_plain_dictionary(nanobind::handle value) const;
     [[nodiscard]] bool is_dictionary(nanobind::handle value) const;
+    // Whether a list, or a tuple, is a container of arrays: one of numbers is an array itself.
+    [[nodiscard]] bool is_list_of_arrays(nanobind::handle value, int depth = 0) const;
+    // The container itself, or a dictionary of a list's entries by their numbers; invalid for
+    // others.
+    [[nodiscard]] nanobind::object dictionary_of(nanobind::handle value) const;
     void look_ahead(Level& level) const;
     bool enter(nanobind::handle dictionary, nanobind::object prefix);
     bool take(nanobind::handle key, nanobind::object value);

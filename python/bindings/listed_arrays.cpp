@@ -247,11 +247,14 @@ bool ArrayTaker::take(nb::handle value, TakenField& field) {
     return take_unasked(value, field) && is_plain(value, field.dtype);
 }
 
+bool ArrayTaker::is_array(nb::handle value) const {
+    const auto* type = reinterpret_cast<PyObject*>(Py_TYPE(value.ptr()));
+    return is_tensor(value) || (of_->ndarray.is_valid() && type == of_->ndarray.ptr());
+}
+
 bool ArrayTaker::take_unasked(nb::handle value, TakenField& field) {
     if (is_tensor(value)) return tensor(value, field);
-    const auto* type = reinterpret_cast<PyObject*>(Py_TYPE(value.ptr()));
-    if (of_->ndarray.is_valid() && type == of_->ndarray.ptr()) return numpy_array(value, field);
-    return false;
+    return is_array(value) && numpy_array(value, field);
 }
 
 bool ArrayTaker::is_tensor(nb::handle value) const {

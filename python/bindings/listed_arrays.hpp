@@ -35,6 +35,8 @@ class ArrayTaker {
     explicit ArrayTaker(bool on_devices);
     [[nodiscard]] bool knows_any() const;
 
+    // Whether take() may take it, by its type.
+    [[nodiscard]] bool is_array(nanobind::handle value) const;
     // The array, without its name and owner. False for other types, and for arrays that Python has
     // to look at: strided ones on the host, other than native numbers, tensors with names, in other
     // layouts, or with a pending operation.

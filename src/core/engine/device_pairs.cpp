@@ -79,8 +79,8 @@ Result<> DevicePairs::follow(std::span<const DevicePair> pairs) {
 }
 
 // Device memory: results, then the groups' scratch. Host: likewise.
-// before: a batch that ends before the comparison begins: both at once would each take longer. What
-// the kernels need is put into place meanwhile.
+// before: a batch whose kernels end before these begin: both at once would each take longer. What
+// the kernels need is put into place meanwhile, and the other batch's results are copied.
 Result<> DevicePairs::launch(const DevicePairs* before) {
     const int device = space_->device();
     const StreamHandle stream = space_->stream().get();
@@ -96,6 +96,7 @@ Result<> DevicePairs::launch(const DevicePairs* before) {
     }
     TWR_CHECK(space_->reserve_device(device_bytes));
     TWR_CHECK(space_->reserve_host(host_bytes));
+    TWR_CHECK(compared_.make(device));
     TWR_CHECK(begin_.make(device, true));
     TWR_CHECK(end_.make(device, true));
     auto* const found = reinterpret_cast<DevicePairResult*>(space_->device_memory());
@@ -107,7 +108,7 @@ Result<> DevicePairs::launch(const DevicePairs* before) {
         scratch += device_aligned(g.device_bytes);
         host_scratch += device_aligned(g.host_bytes);
     }
-    if (before != nullptr) TWR_CHECK(space_->stream().follow(before->space_->stream().get()));
+    if (before != nullptr) TWR_CHECK(before->compared_.hold_up(device, stream));
     TWR_CHECK(begin_.record(stream));
     scratch = space_->device_memory() + results;
     std::size_t first = 0;
@@ -117,6 +118,7 @@ Result<> DevicePairs::launch(const DevicePairs* before) {
         first += g.parts.size();
         scratch += device_aligned(g.device_bytes);
     }
+    TWR_CHECK(compared_.record(stream));
     TWR_CHECK(to_result(device_runtime()->copy(device, space_->host_memory(), space_->device_memory(),
                                                place_.size() * sizeof(DevicePairResult), stream)));
     results_ = reinterpret_cast<const DevicePairResult*>(space_->host_memory());

@@ -73,7 +73,7 @@ class DevicePairs {
     Result<> launch(const DevicePairs* before);
 
     DeviceWorkspaces::Lease space_;
-    DeviceEvent begin_, end_;
+    DeviceEvent begin_, compared_, end_;  // compared_: its kernels ended
     std::vector<Group> groups_;
     std::vector<std::size_t> place_;      // of each pair's result
     std::vector<StreamHandle> followed_;  // of the arrays

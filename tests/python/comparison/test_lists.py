@@ -140,6 +140,14 @@ def test_arrays_are_compared_as_one_by_one(seed, count, how):
     assert listed(a) is not None
 
 
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 1 << 32), count=st.integers(1, 12), how=st.fixed_dictionaries({}, optional=HOW))
+def test_lists_of_arrays_are_compared_as_one_by_one(seed, count, how):
+    a, b = random_pair(np.random.default_rng(seed), count, True, 0.03)
+    one, two = list(a.values()), tuple(b.values())
+    assert outcome(twinrun.compare, one, two, **how) == outcome(one_by_one, one, two, **how)
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 1 << 32),
@@ -463,6 +471,32 @@ def test_plain_arrays_are_taken_at_once() -> None:
     taken = listed({"a": x, "b": {"c": x.reshape(2, 3).T, 1: np.int8(x)}})
     assert taken is not None and list(taken.arrays()) == ["a", "b.c", "b.1"] and not taken.rest
     assert all(v is w for v, w in zip(taken.arrays().values(), [x], strict=False))
+
+
+def test_lists_of_arrays_are_containers() -> None:
+    x = np.arange(6.0)
+    for container in (
+        [x, {"y": x, "z": (x, [x, x])}, 0.5, [1, 2]],
+        ([[x, x], [x]], x),
+        {"state": [{}, {"x": x}], "w": (x, "text", None)},
+        [x, x[::2]],
+    ):
+        taken = listed(container)
+        assert taken is not None
+        assert list(taken.arrays()) == list(flattened("", container))
+    assert listed([1.0, 2.0]) is None and listed(["a"]) is None and listed([]) is None
+    assert list(listed({"x": [1.0, 2.0], "y": [[1, 2], [3, 4]]}).arrays()) == ["x", "y"]
+
+
+def test_a_list_that_holds_itself_is_left_to_python() -> None:
+    own: list = [np.ones(2)]
+    own.append(own)
+    other: list = []
+    other.append(other)
+    for container in (own, other, {"x": own}, {"x": other}):
+        assert listed(container) is None
+        with pytest.raises(TwinrunError, match="contains itself"):
+            twinrun.compare(container, container)
 
 
 def test_what_the_core_cannot_take_is_beside_the_list() -> None:

@@ -83,6 +83,8 @@ def test_tensors_are_compared_as_one_by_one(torch, seed):
     }
     if random.random() < 0.3:
         how["ulp"] = int(random.integers(3))
+    if seed % 6 == 5:
+        a, b = list(a.values()), tuple(b.values())
     assert outcome(twinrun.compare, a, b, **how) == outcome(one_by_one, a, b, **how)
     assert outcome(twinrun.compare, a, a, **how) == outcome(one_by_one, a, a, **how)
 

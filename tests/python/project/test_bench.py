@@ -201,7 +201,7 @@ def test_what_a_field_costs_is_measured(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(kept.read_text())
-    assert len(found) == 10 and all(len(rows) == 3 for case in found.values() for rows in case.values())
+    assert len(found) == 12 and all(len(rows) == 3 for case in found.values() for rows in case.values())
 
 
 @pytest.mark.parametrize(

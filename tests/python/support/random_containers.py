@@ -45,6 +45,18 @@ def random_pair(random: np.random.Generator, count: int, nested: bool, odd: floa
     """Two containers. odd: how often a field has another type, another shape, or is missing in b."""
     a: dict = {}
     b: dict = {}
+
+    def put(into: dict, name: object, value: object, way: int) -> None:
+        if way == 1:
+            into = into.setdefault("inner", {})
+        elif way == 2:  # an entry of a list
+            into.setdefault("list", []).append(value)
+            return
+        elif way == 3:  # of several, in tuples of two
+            into.setdefault("pairs", []).append((value, {"of": value}))
+            return
+        into[name] = value
+
     for at in range(count):
         kind, shape = random.choice(TYPES), SHAPES[random.integers(len(SHAPES))]
         name = [f"x{at}", f"id{at}", "ids", at if nested else str(at)][random.integers(4)]
@@ -54,16 +66,14 @@ def random_pair(random: np.random.Generator, count: int, nested: bool, odd: floa
             y = y.real.astype("f8")  # another type, perhaps
         if random.random() < odd:
             y = np.ascontiguousarray(y).reshape(-1)
-        into = (a, b)
-        if nested and random.random() < 0.3:
-            into = a.setdefault("inner", {}), b.setdefault("inner", {})
-        into[0][name] = x
+        way = int(random.integers(8)) if nested else 0
+        put(a, name, x, way)
         if random.random() >= odd or not b:
-            into[1][name] = y
+            put(b, name, y, way)
         if nested and random.random() < 0.3:
             value = odd_value(random)
-            into[0][f"odd{at}"] = value
-            into[1][f"odd{at}"] = value if random.random() < 0.7 else odd_value(random)
+            put(a, f"odd{at}", value, way)
+            put(b, f"odd{at}", value if random.random() < 0.7 else odd_value(random), way)
     if random.random() < 0.3:
         b = dict(reversed(b.items()))
     return a, b
