@@ -18,8 +18,8 @@ namespace {
 
 // Dictionaries that are nested deeper are walked in Python, which has its own limit.
 constexpr std::size_t kDeepest = 64;
-// More arrays than Python's walk takes: it says so. A few lists that each hold the next one twice have
-// as many.
+// More arrays than Python's walk takes: it says so. A few lists that each hold the next one twice
+// have as many.
 constexpr std::size_t kMostFields = 10'000'000;
 
 // As os.path.join() does.
