@@ -18,6 +18,24 @@ namespace {
 
 // Dictionaries that are nested deeper are walked in Python, which has its own limit.
 constexpr std::size_t kDeepest = 64;
+// The entry at a position of a dictionary, or a list, which goes on by one; false: there is none. A
+// list's has no key. Borrowed.
+bool entry_of(nb::handle container, Py_ssize_t& position, PyObject*& key, PyObject*& value) {
+    if (PyDict_Check(container.ptr()) != 0)
+        return PyDict_Next(container.ptr(), &position, &key, &value) != 0;
+    if (position >= PyObject_Size(container.ptr())) return false;
+    value = PyList_Check(container.ptr()) != 0 ? PyList_GetItem(container.ptr(), position)
+                                               : PyTuple_GetItem(container.ptr(), position);
+    key = nullptr;
+    ++position;
+    return true;
+}
+
+nb::object name_of_entry(Py_ssize_t number) {
+    const std::string text = std::to_string(number);
+    return nb::str(text.data(), text.size());
+}
+
 // More arrays than Python's walk takes: it says so. A few lists that each hold the next one twice
 // have as many.
 constexpr std::size_t kMostFields = 10'000'000;
@@ -322,8 +340,7 @@ ArrayWalk::ArrayWalk(nb::handle container, nb::object flatten, bool on_devices)
     const nb::object collections = nb::steal(PyImport_GetModule(nb::str("collections").ptr()));
     PyErr_Clear();
     if (collections.is_valid()) ordered_ = collections.attr("OrderedDict");
-    const nb::object entries = taker_.knows_any() ? dictionary_of(container) : nb::object();
-    failed_ = !entries.is_valid() || !enter(entries, nb::object());
+    failed_ = !taker_.knows_any() || !is_walked(container) || !enter(container, nb::object());
 }
 
 bool ArrayWalk::is_dictionary(nb::handle value) const {
@@ -339,25 +356,17 @@ bool ArrayWalk::is_list_of_arrays(nb::handle value, int depth) const {
     return is_dictionary(first) || taker_.is_array(first) || is_list_of_arrays(first, depth + 1);
 }
 
-nb::object ArrayWalk::dictionary_of(nb::handle value) const {
-    if (is_dictionary(value)) return nb::borrow(value);
-    if (!is_list_of_arrays(value)) return {};
-    nb::dict entries;
-    std::size_t number = 0;
-    for (const nb::handle entry : value)
-        entries[nb::str(std::to_string(number++).c_str())] = entry;
-    return entries;
-}
+bool ArrayWalk::is_walked(nb::handle value) const { return is_dictionary(value) || is_list_of_arrays(value); }
 
-bool ArrayWalk::enter(nb::handle dictionary, nb::object prefix) {
+bool ArrayWalk::enter(nb::handle container, nb::object prefix) {
     if (levels_.size() > kDeepest) return false;
     Level level;
-    level.dictionary = nb::borrow(dictionary);
-    level.left = PyDict_Size(dictionary.ptr());
+    level.container = nb::borrow(container);
+    level.left = PyObject_Size(container.ptr());
     level.prefix = std::move(prefix);
     // In the order of an OrderedDict, which a plain walk does not know.
-    if (!PyDict_CheckExact(dictionary.ptr())) {
-        level.keys = nb::steal(PyObject_GetIter(dictionary.ptr()));
+    if (is_dictionary(container) && PyDict_CheckExact(container.ptr()) == 0) {
+        level.keys = nb::steal(PyObject_GetIter(container.ptr()));
         if (!level.keys.is_valid()) throw nb::python_error();
     }
     list_.fields_.make_room(list_.fields_->size() + static_cast<std::size_t>(level.left));
@@ -374,13 +383,15 @@ void ArrayWalk::look_ahead(Level& level) const {
     PyObject* key = nullptr;
     PyObject* value = nullptr;
     for (Py_ssize_t i = level.objects == 0 ? kObjects : 1; i != 0; --i) {
-        if (PyDict_Next(level.dictionary.ptr(), &level.objects, &key, &value) == 0) break;
-        __builtin_prefetch(key);
-        __builtin_prefetch(reinterpret_cast<const char*>(key) + 64);  // its text
+        if (!entry_of(level.container, level.objects, key, value)) break;
+        if (key != nullptr) {
+            __builtin_prefetch(key);
+            __builtin_prefetch(reinterpret_cast<const char*>(key) + 64);  // its text
+        }
         __builtin_prefetch(value);
     }
     for (Py_ssize_t i = level.tensors == 0 ? kTensors : 1; i != 0; --i) {
-        if (PyDict_Next(level.dictionary.ptr(), &level.tensors, &key, &value) == 0) break;
+        if (!entry_of(level.container, level.tensors, key, value)) break;
         taker_.prefetch(value);
     }
 }
@@ -390,11 +401,11 @@ bool ArrayWalk::next() {
     const std::size_t before = list_.fields_->size() + list_.rest_.size();
     while (!failed_ && !levels_.empty() && list_.fields_->size() + list_.rest_.size() == before) {
         Level& level = levels_.back();
-        nb::object key, value;  // kept: what is called may change the dictionary
+        nb::object key, value;  // kept: what is called may change the container
         if (level.keys.is_valid()) {
             key = nb::steal(PyIter_Next(level.keys.ptr()));
             if (key.is_valid()) {
-                value = nb::borrow(PyDict_GetItemWithError(level.dictionary.ptr(), key.ptr()));
+                value = nb::borrow(PyDict_GetItemWithError(level.container.ptr(), key.ptr()));
                 failed_ = !value.is_valid();
             }
             PyErr_Clear();
@@ -402,17 +413,16 @@ bool ArrayWalk::next() {
             look_ahead(level);
             PyObject* own_key = nullptr;
             PyObject* own_value = nullptr;
-            if (PyDict_Next(level.dictionary.ptr(), &level.position, &own_key, &own_value) != 0) {
-                key = nb::borrow(own_key);
+            if (entry_of(level.container, level.position, own_key, own_value)) {
                 value = nb::borrow(own_value);
+                key = own_key == nullptr ? name_of_entry(level.position - 1) : nb::borrow(own_key);
             }
         }
         if (!key.is_valid()) {
             failed_ = level.left != 0;  // it changed meanwhile
             levels_.pop_back();
         } else if (!failed_) {
-            --level.left;
-            failed_ = !take(key, std::move(value));
+            failed_ = level.left-- == 0 || !take(key, std::move(value));
         }
     }
     return !failed_ && list_.fields_->size() + list_.rest_.size() != before;
@@ -454,12 +464,11 @@ bool ArrayWalk::take(nb::handle key, nb::object value) {
         name = nb::steal(PyUnicode_Concat(prefix.ptr(), name.ptr()));
         if (!name.is_valid()) throw nb::python_error();
     }
-    const nb::object entries = dictionary_of(value);
-    if (entries.is_valid() && PyDict_Size(entries.ptr()) > 0) {
+    if (is_walked(value) && PyObject_Size(value.ptr()) > 0) {
         may_repeat_ = true;
         nb::object prefix = nb::steal(PyUnicode_FromFormat("%U.", name.ptr()));
         if (!prefix.is_valid()) throw nb::python_error();
-        return enter(entries, std::move(prefix));
+        return enter(value, std::move(prefix));
     }
     return add(name, value) || add_parts(name, value);
 }

@@ -153,9 +153,9 @@ class ArrayWalk {
     std::optional<FieldList> finish();
 
    private:
-    // A dictionary that is walked.
+    // A dictionary or a list that is walked.
     struct Level {
-        nanobind::object dictionary;
+        nanobind::object container;
         // Iterator, where a plain walk does not know the order; else invalid.
         nanobind::object keys;
         Py_ssize_t position = 0;  // of a plain walk
@@ -169,11 +169,9 @@ class ArrayWalk {
     [[nodiscard]] bool is_dictionary(nanobind::handle value) const;
     // Whether a list, or a tuple, is a container of arrays: one of numbers is an array itself.
     [[nodiscard]] bool is_list_of_arrays(nanobind::handle value, int depth = 0) const;
-    // The container itself, or a dictionary of a list's entries by their numbers; invalid for
-    // others.
-    [[nodiscard]] nanobind::object dictionary_of(nanobind::handle value) const;
+    [[nodiscard]] bool is_walked(nanobind::handle value) const;
     void look_ahead(Level& level) const;
-    bool enter(nanobind::handle dictionary, nanobind::object prefix);
+    bool enter(nanobind::handle container, nanobind::object prefix);
     bool take(nanobind::handle key, nanobind::object value);
     bool add(const nanobind::object& name, nanobind::handle value);
     bool add_parts(const nanobind::object& name, nanobind::handle value);

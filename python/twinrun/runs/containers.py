@@ -220,7 +220,8 @@ def _sequence(flat: _Flat, name: str, value: list | tuple) -> None:
         flat.texts(name, value)
         return
     named = getattr(value, "_fields", None)
-    entries = zip(named, value, strict=True) if named is not None else enumerate(value)
+    # As it is now: what looks at an entry may change the list.
+    entries = zip(named, value, strict=True) if named is not None else enumerate(tuple(value))
     _entries(flat, name, entries)
 
 

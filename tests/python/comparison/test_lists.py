@@ -4,6 +4,7 @@ one by one finds.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import gc
@@ -497,6 +498,23 @@ def test_a_list_that_holds_itself_is_left_to_python() -> None:
         assert listed(container) is None
         with pytest.raises(TwinrunError, match="contains itself"):
             twinrun.compare(container, container)
+
+
+@pytest.mark.parametrize("change", ["clear", "append", "pop", "insert"])
+def test_a_list_may_change_while_it_is_looked_at(change: str) -> None:
+    container: list = []
+
+    class Changes:
+        def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
+            arguments = {"append": (np.ones(1),), "insert": (0, np.ones(1))}.get(change, ())
+            if container:
+                getattr(container, change)(*arguments)
+            return np.zeros(2)
+
+    for around in (container, {"x": container}, [container, container]):
+        container[:] = [*(np.ones(2) for _ in range(20)), Changes(), *(np.ones(2) for _ in range(20))]
+        with contextlib.suppress(TwinrunError):
+            assert twinrun.compare(around, around).verdict == "same"
 
 
 def test_what_the_core_cannot_take_is_beside_the_list() -> None:
