@@ -21,8 +21,7 @@ constexpr std::size_t kDeepest = 64;
 // The entry at a position of a dictionary, or a list, which goes on by one; false: there is none. A
 // list's has no key. Borrowed.
 bool entry_of(nb::handle container, Py_ssize_t& position, PyObject*& key, PyObject*& value) {
-    if (PyDict_Check(container.ptr()) != 0)
-        return PyDict_Next(container.ptr(), &position, &key, &value) != 0;
+    if (PyDict_Check(container.ptr()) != 0) return PyDict_Next(container.ptr(), &position, &key, &value) != 0;
     if (position >= PyObject_Size(container.ptr())) return false;
     value = PyList_Check(container.ptr()) != 0 ? PyList_GetItem(container.ptr(), position)
                                                : PyTuple_GetItem(container.ptr(), position);
