@@ -228,7 +228,8 @@ class Walker:
             self._say_empty(name, "mapping", value)
             for key, entry in value.last():
                 if isinstance(key, (str, int, float, bytes, tuple, type(None))):
-                    if not isinstance(key, str):  # keys 1 and '1' give the same name
+                    # Keys 1 and '1' give the same name, and an empty one none.
+                    if not isinstance(key, str) or not (key or name):
                         self.others.append((_joined(name, str(key)), "(key)", key))
                     yield from self.walk(_joined(name, str(key)), entry, depth + 1)
                 else:

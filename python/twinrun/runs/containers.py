@@ -13,8 +13,8 @@ import enum
 import functools
 import re
 import sys
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections import OrderedDict, UserString
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -127,7 +127,7 @@ class _Flat:
         finally:
             self.inside.pop()
         # An empty container becomes an entry, so that its absence in the other run is a difference.
-        if name and len(self.entries) == before:
+        if (name or self.inside) and len(self.entries) == before:
             self.add_texts(name, _objects([f"empty {_EMPTY.get(opened, 'object')}"]))
 
     def label(self, name: str, label: str, value: object) -> None:
@@ -190,8 +190,10 @@ def _joined(name: str, key: object) -> str:
 
 
 def _entries(flat: _Flat, name: str, entries: Iterable[tuple[object, object]]) -> None:
+    # An empty key inside is a name too: {'': {'a': x}} holds '.a', and {'a': x} holds 'a'.
+    nested = name != "" or len(flat.inside) > 1
     for key, value in entries:
-        flat.walk(_joined(name, key), value)
+        flat.walk(f"{name}.{key}" if nested else str(key), value)
 
 
 # Names of labels as `_Flat.label` makes them; a caller's own key may look like one.
@@ -223,6 +225,29 @@ def _sequence(flat: _Flat, name: str, value: list | tuple) -> None:
     # As it is now: what looks at an entry may change the list.
     entries = zip(named, value, strict=True) if named is not None else enumerate(tuple(value))
     _entries(flat, name, entries)
+
+
+def _other_sequence(flat: _Flat, name: str, value: Sequence) -> None:
+    """Adds a deque, for example, as the list of what it holds: numpy would convert its entries to one type."""
+    if _has_buffer(value):
+        flat.add(name, value)
+        return
+    try:
+        entries = list(value)
+    except MemoryError:
+        raise
+    except Exception as e:  # by its own methods
+        raise _cannot(name, f"its entries cannot be listed: {e!r:.100}") from None
+    _sequence(flat, name, entries)
+
+
+def _has_buffer(value: Any) -> bool:
+    """Whether its elements lie in memory, as those of `array.array`."""
+    try:
+        memoryview(value).release()
+    except (TypeError, BufferError, ValueError):
+        return False
+    return True
 
 
 def _array_of(value: list | tuple) -> np.ndarray | None:
@@ -655,7 +680,9 @@ def _tensor(flat: _Flat, name: str, value: Any) -> None:
         flat.texts(f"{name}@dims", list(value.names))
 
 
-_EMPTY = {_mapping: "mapping", _sequence: "list", _numpy: "struct"}
+_EMPTY = {_mapping: "mapping", _sequence: "list", _other_sequence: "list", _numpy: "struct"}
+# By which other objects give numpy an array as it is.
+_GIVE_ARRAYS = ("__array__", "__array_interface__", "__array_struct__", "__cuda_array_interface__", "__dlpack__")
 # (package, name) of a class, which may also be a base of an object's class.
 _KNOWN: dict[tuple[str, str], Callable[[_Flat, str, Any], None]] = {
     ("xarray", "DataArray"): _data_array,
@@ -731,6 +758,12 @@ def _opener(kind: type) -> Callable[[_Flat, str, Any], None] | None:
     # Dates, decimals.
     if repr_is_complete(kind) and kind is not range and not hasattr(kind, "__array__"):
         return _text
+    if issubclass(kind, UserString):
+        return lambda flat, name, value: _text(flat, name, str(value))
+    # numpy takes any class with these two methods for a sequence.
+    is_sequence = issubclass(kind, Sequence) or (hasattr(kind, "__len__") and hasattr(kind, "__getitem__"))
+    if is_sequence and kind is not range and not any(hasattr(kind, name) for name in _GIVE_ARRAYS):
+        return _other_sequence
     return None
 
 
@@ -755,8 +788,18 @@ def is_container(what: Any) -> bool:
     """Whether an object holds arrays with names: a mapping, a model, a table, a list of arrays."""
     opened = _opener(_class_of(what))
     return opened in (_mapping, _state, _dataset, _data_tree, _frame, _polars_frame, _arrow, _data_class) or (
-        opened is _sequence and _array_of(what) is None
+        (opened is _sequence and _array_of(what) is None)
+        or (opened is _other_sequence and not _has_buffer(what) and not _is_array(what))
     )
+
+
+def _is_array(what: Sequence) -> bool:
+    try:
+        return _array_of(list(what)) is not None
+    except MemoryError:
+        raise
+    except Exception:  # by its own methods: the walk says what
+        return False
 
 
 def state_of(what: Any) -> Any:
