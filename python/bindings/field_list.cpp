@@ -38,6 +38,8 @@ nb::object name_of_entry(Py_ssize_t number) {
 // More arrays than Python's walk takes: it says so. A few lists that each hold the next one twice
 // have as many.
 constexpr std::size_t kMostFields = 10'000'000;
+// After so many fields it looks for Ctrl-C.
+constexpr std::size_t kAsked = 4096;
 
 // As os.path.join() does.
 std::string joined_path(const std::string& folder, const std::string& name) {
@@ -448,7 +450,9 @@ std::optional<FieldList> ArrayWalk::finish() {
 
 // An entry of a dictionary. Labels, empty names and other keys are for Python.
 bool ArrayWalk::take(nb::handle key, nb::object value) {
-    if (list_.fields_->size() + list_.rest_.size() >= kMostFields) return false;
+    const std::size_t taken = list_.fields_->size() + list_.rest_.size();
+    if (taken >= kMostFields) return false;
+    if (taken % kAsked == kAsked - 1 && PyErr_CheckSignals() != 0) throw nb::python_error();
     nb::object name;
     if (PyUnicode_CheckExact(key.ptr())) {
         name = nb::borrow(key);

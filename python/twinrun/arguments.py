@@ -4,6 +4,7 @@ error.
 
 from __future__ import annotations
 
+import fnmatch
 import operator
 import os
 import re
@@ -14,6 +15,7 @@ from .errors import FormatError, TwinrunError, Unsupported, in_short
 from .urls import looks_like_url, without_secrets
 
 __all__ = [
+    "Globs",
     "any_path",
     "check_settings",
     "checked_path",
@@ -28,6 +30,7 @@ __all__ = [
 ]
 
 _MOST_THREADS = 4096
+_WILDCARDS = re.compile(r"[*?[]")
 
 
 def check_settings(
@@ -104,6 +107,31 @@ def chosen_devices(device: object) -> tuple[str, list[int]]:
         if found.devices[number].reason:
             raise Unsupported(f"cuda:{number} cannot be used: {found.devices[number].reason}")
     return "cuda", list(dict.fromkeys(numbers))
+
+
+class Globs:
+    """Globs of names, as `fnmatch.fnmatchcase` takes them. Names without wildcards are looked up, however many
+    there are.
+    """
+
+    def __init__(self, globs: Iterable[str]) -> None:
+        self._names: dict[str, list[int]] = {}
+        self._patterns: list[tuple[int, re.Pattern[str]]] = []
+        for at, glob in enumerate(globs):
+            if _WILDCARDS.search(glob):
+                self._patterns.append((at, re.compile(fnmatch.translate(glob))))
+            else:
+                self._names.setdefault(glob, []).append(at)
+
+    def met(self, name: str) -> list[int]:
+        """The numbers of the globs that match, ascending."""
+        found = list(self._names.get(name, ()))
+        found += [at for at, pattern in self._patterns if pattern.match(name)]
+        return sorted(found)
+
+    def match(self, name: str) -> bool:
+        """Whether any matches."""
+        return name in self._names or any(pattern.match(name) for _, pattern in self._patterns)
 
 
 def names_given(given: str | Iterable[str], what: str) -> list[str]:

@@ -139,20 +139,37 @@ class Renamed(Wrapped):
     def __init__(self, inner: Subject, renames: Sequence[Rename]) -> None:
         super().__init__(inner)
         self.renames = tuple(renames)
+        # Of thousands of names, each is looked up.
+        self._plain: dict[str, int] = {}
+        self._wild: list[tuple[int, Rename]] = []
+        for at, rule in enumerate(self.renames):
+            if _WILDCARD.search(rule.pattern):
+                self._wild.append((at, rule))
+            else:
+                self._plain.setdefault(rule.pattern, at)
         self.used: set[int] = set()
         self.skipped = [(self.new_name(name), where, why) for name, where, why in inner.skipped]
         self.unknown_names = [self.new_name(name) for name in inner.unknown_names]
+
+    def _first(self, name: str) -> tuple[int, str] | None:
+        """The number of the first rule that matches, and the new name."""
+        plain = self._plain.get(name)
+        for at, rule in self._wild:
+            if plain is not None and plain < at:
+                break
+            new = rule.of(name)
+            if new is not None:
+                return at, new
+        return None if plain is None else (plain, self.renames[plain].target)
 
     def new_name(self, name: str) -> str:
         """The name that the first matching rule gives; the name itself where none matches."""
         if name in _OWN_NAMES:
             return name
         base = name.removesuffix(MASK)
-        for at, rule in enumerate(self.renames):
-            new = rule.of(base)
-            if new is not None:
-                self.used.add(at)
-                return new + name[len(base) :]
+        if (first := self._first(base)) is not None:
+            self.used.add(first[0])
+            return first[1] + name[len(base) :]
         owner, at_sign, attribute = name.partition("@")
         if at_sign and base == name:  # an attribute that is a field goes with its owner
             return self.new_name(owner) + at_sign + attribute
@@ -169,13 +186,12 @@ class Renamed(Wrapped):
             return new
         if (moved := groups.get(owner)) is not None:
             return moved
-        for at, rule in enumerate(self.renames):
-            found = rule.of(owner + separator)
-            if found is not None:
-                if not found.endswith(separator) or found == separator:
-                    return owner
-                self.used.add(at)  # also where the group has no field
-                return found.removesuffix(separator)
+        if (first := self._first(owner + separator)) is not None:
+            at, found = first
+            if not found.endswith(separator) or found == separator:
+                return owner
+            self.used.add(at)  # also where the group has no field
+            return found.removesuffix(separator)
         return owner
 
     def _owners(self, facts: Iterable[Fact], fields: Mapping[str, str]) -> dict[str, str]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from .. import _core
+from ..arguments import Globs
 from ..errors import Incomparable, TwinrunError
 from ..formats.texts import names_to_choose
 from ..runs.subject import Subject
@@ -40,6 +41,11 @@ class Request:
     by_time: bool = False
     progress: Callable[[str, int, int], None] | None = None
     started: _core.StartedPairs | None = None
+
+    @cached_property
+    def chosen(self) -> Globs | None:
+        """`globs`, to be asked for one name after another."""
+        return None if self.globs is None else Globs(self.globs)
 
     @property
     def labels(self) -> str:
@@ -82,7 +88,7 @@ class Selection:
 
     def __init__(self, request: Request, step: int | None) -> None:
         self._request = request
-        self._globs, self._step = request.globs, step
+        self._globs, self._step = request.chosen, step
         self._tolerances = request.settings.tolerances
         self._rules = RulesInUse(self._tolerances)
         self._asked: set[int] = set()  # numbers of the globs that matched
@@ -100,9 +106,8 @@ class Selection:
         if self._globs is None:
             return True
         # A field is chosen with what says something of it: where it has values, and its units.
-        named = names_to_choose(name)
-        met = [at for at, g in enumerate(self._globs) if any(fnmatch.fnmatchcase(n, g) for n in named)]
-        self._asked.update(met)
+        met = {at for one in names_to_choose(name) for at in self._globs.met(one)}
+        self._asked |= met
         return bool(met)
 
     def skips(self, name: str) -> bool:

@@ -37,7 +37,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..arguments import tolerance_number
+from ..arguments import Globs, tolerance_number
 from ..documents import nearest, read_toml
 from ..errors import Incomparable, TwinrunError, in_short, in_words_of_the_caller
 from ..formats.element_types import FLOATING
@@ -151,11 +151,9 @@ class Rule:
         if self.steps is not None:  # parsed once, not for each field
             object.__setattr__(self, "_chosen", parse_steps(self.steps))
 
-    def matches(self, name: str, step: int | None) -> bool:
-        """Whether it holds for a field of this name at this step."""
-        if self._chosen is not None and not self._chosen(step):
-            return False
-        return any(fnmatch.fnmatchcase(name, glob) for glob in self.fields)
+    def holds_at(self, step: int | None) -> bool:
+        """Whether it holds at this step."""
+        return self._chosen is None or self._chosen(step)
 
 
 @dataclass(frozen=True)
@@ -207,17 +205,24 @@ class Tolerances:
 
     def number(self, name: str, step: int | None) -> int | None:
         """The number of the first rule that matches a field."""
-        for at, rule in enumerate(self.rules):
-            if not rule.of_attributes and rule.matches(name, step):
-                return at
-        return None
+        return self._first(False, name, step)
 
     def number_of_attribute(self, label: str, step: int | None) -> int | None:
         """The number of the first rule that leaves out the attribute of this label, `path@name`."""
-        for at, rule in enumerate(self.rules):
-            if rule.of_attributes and rule.matches(label, step):
-                return at
-        return None
+        return self._first(True, label, step)
+
+    def _first(self, of_attributes: bool, name: str, step: int | None) -> int | None:
+        rules, globs = self._globs[of_attributes]
+        return next((rules[g] for g in globs.met(name) if self.rules[rules[g]].holds_at(step)), None)
+
+    @functools.cached_property
+    def _globs(self) -> dict[bool, tuple[list[int], Globs]]:
+        """The globs of all rules of fields, and of those of attributes, with the numbers of their rules."""
+        of: dict[bool, tuple[list[int], Globs]] = {}
+        for kind in (False, True):
+            every = [(at, g) for at, r in enumerate(self.rules) if r.of_attributes == kind for g in r.fields]
+            of[kind] = [at for at, _ in every], Globs(glob for _, glob in every)
+        return of
 
     def leaves_out(self, name: str, step: int | None) -> bool:
         """Whether a rule leaves this field out."""

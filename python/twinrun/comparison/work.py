@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import glob
 import math
 import os
 import time
@@ -34,7 +35,7 @@ from .schedule import compare_steps
 from .settings import Settings
 from .start import may_start, start
 from .summary import Summary
-from .tolerances import Tolerances, parse_steps, periods_of, read_tolerances
+from .tolerances import Rule, Tolerances, parse_steps, periods_of, read_tolerances
 from .words import INTERRUPTED
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
     # A test for the numbers of steps or ranks.
     _Chosen = Callable[[int | None], bool]
+    _GivenTolerances = str | os.PathLike[str] | Tolerances | Mapping[str, float | tuple[float, float]] | None
 
 __all__ = [
     "ALIGNMENTS",
@@ -65,7 +67,7 @@ def compare(
     atol: float | None = None,
     rtol: float | None = None,
     ulp: int | None = None,
-    tolerances: str | os.PathLike[str] | Tolerances | None = None,
+    tolerances: _GivenTolerances = None,
     key: str | None = None,
     period: str | float | Iterable[float] | None = None,
     align: str = "step",
@@ -111,8 +113,9 @@ def compare(
     ulp : int, default None
         Floating-point numbers that are at most so many representable values apart agree, whatever `atol` and
         `rtol` say.
-    tolerances : path or Tolerances, default None
-        A TOML file with rules by field and step (docs/howto/tolerance.md). A rule comes before `atol`, `rtol`
+    tolerances : path, Tolerances or mapping, default None
+        A TOML file with rules by field and step (docs/howto/tolerance.md); or `{field: atol}` or `{field:
+        (atol, rtol)}` for fields with a tolerance of their own, integers too. They come before `atol`, `rtol`
         and `ulp`.
     key : str, default None
         The field, or a glob of the fields, with the IDs of particles; 'auto' takes what the files say. Rows
@@ -376,10 +379,32 @@ def _workers(how: CompareOptions) -> Team | Workers | None:
     return Workers(how.executor, how.formats)
 
 
-def _rules(tolerances: str | os.PathLike[str] | Tolerances | None) -> Tolerances:
+def _rules(tolerances: _GivenTolerances) -> Tolerances:
     if tolerances is None:
         return Tolerances()
-    return tolerances if isinstance(tolerances, Tolerances) else read_tolerances(tolerances)
+    if isinstance(tolerances, Mapping):
+        return _rules_by_field(tolerances)
+    if isinstance(tolerances, Tolerances):
+        return tolerances
+    if not isinstance(tolerances, (str, os.PathLike)):
+        raise TwinrunError(
+            f"tolerances must be a path or a mapping, not {in_short(tolerances)}", fix="write {field: atol}"
+        )
+    return read_tolerances(tolerances)
+
+
+def _rules_by_field(given: Mapping[str, float | tuple[float, float]]) -> Tolerances:
+    """As `sketch` and `Run` take them: names, not globs, and integers too."""
+    from ..runs.entries import own_tolerances  # few comparisons need it
+
+    names_given(given, "tolerances")
+    return Tolerances(
+        tuple(
+            Rule(fields=(glob.escape(name),), atol=t.atol, rtol=t.rtol, integers=True, said=False,
+                 label=f"tolerances[{name!r}]")
+            for name, t in own_tolerances(given).items()
+        )
+    )  # fmt: skip
 
 
 def _settings(how: CompareOptions, **counts: Any) -> Settings:

@@ -10,7 +10,7 @@ import pytest
 import twinrun
 from twinrun import golden
 from twinrun.acceptance import perturb_copies
-from twinrun.comparison.tolerances import Rule
+from twinrun.comparison.tolerances import Rule, Tolerances
 from twinrun.ensemble.study.foreign import read_csv
 from twinrun.ensemble.study.importing import import_tasks
 
@@ -125,7 +125,8 @@ def test_ensembles(tmp_path):
 
 
 def test_a_rule():
-    assert Rule(fields="array").matches("array", None) and not Rule(fields="array").matches("a", None)
+    rules = Tolerances((Rule(fields="array"),))
+    assert rules.number("array", None) == 0 and rules.number("a", None) is None
 
 
 @pytest.mark.parametrize("given", [3, [3], b"x", [b"x"], ["x", None], np.array("x")], ids=repr)
