@@ -154,8 +154,9 @@ def _report_unopened(
         left_out = wanted.skips(file.name or file.label)
         chosen = request.globs is None or any(file.may_match(g) for g in request.globs)
         if chosen and not left_out:
+            if str(file.error) not in map(str, (other.error for other in told)):  # of both runs
+                found.problems.append((-1, request.kept(file.error, match)))
             told.append(file)
-            found.problems.append((-1, request.kept(file.error, match)))
     return told
 
 

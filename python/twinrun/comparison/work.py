@@ -481,7 +481,7 @@ def _held(given: object, subject: Subject) -> object:
     """What tells how to open one side again."""
     if is_url(given):  # the content that was compared, and no other
         return subject
-    if isinstance(given, dict):
+    if isinstance(given, (dict, list, tuple)):
         from ..runs.in_memory import Arrays
 
         if isinstance(subject, Arrays) and subject.plain is not None:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import TwinrunError
+from ..errors import TwinrunError, Uncompared
 from ..formats.element_types import dtype_of
 from ..formats.facts import title_of
 from ..formats.texts import (
@@ -52,8 +52,8 @@ class Texts(np.ndarray):
         return object_text(self.source[index[:-1]]) if self.source is not None else ""
 
 
-def _cannot(name: str, what: str) -> TwinrunError:
-    return TwinrunError(what, where=name, fix="leave it out, or give it as arrays of numbers or texts")
+def _cannot(name: str, what: str) -> Uncompared:
+    return Uncompared(what, where=name, fix="leave it out, or give it as arrays of numbers or texts")
 
 
 @dataclasses.dataclass
@@ -61,11 +61,13 @@ class _Flat:
     """Collects the entries of a container.
 
     where: names the container in messages. as_given: objects that numpy converts stay as they are. exact:
-    numbers become digests where a tolerance would hold for them.
+    numbers become digests where a tolerance would hold for them. problems: where values go that cannot be
+    compared, with their names; None: they are errors.
     """
 
     where: str | None
     as_given: bool = False
+    problems: list[tuple[str, TwinrunError]] | None = None
     entries: dict[str, object] = dataclasses.field(default_factory=dict)
     # id() of each container around the current one.
     inside: list[int] = dataclasses.field(default_factory=list)
@@ -124,6 +126,13 @@ class _Flat:
             opened(self, name, value)
             if (own := _own_class(_class_of(value))) is not None:
                 self.label(name, "class", own)
+        except Uncompared as problem:
+            if self.problems is None:
+                raise
+            for added in list(self.entries)[before:]:
+                del self.entries[added]
+            self.problems.append((name, problem))
+            return
         finally:
             self.inside.pop()
         # An empty container becomes an entry, so that its absence in the other run is a difference.
@@ -682,7 +691,13 @@ def _tensor(flat: _Flat, name: str, value: Any) -> None:
 
 _EMPTY = {_mapping: "mapping", _sequence: "list", _other_sequence: "list", _numpy: "struct"}
 # By which other objects give numpy an array as it is.
-_GIVE_ARRAYS = ("__array__", "__array_interface__", "__array_struct__", "__cuda_array_interface__", "__dlpack__")
+_GIVE_ARRAYS = (
+    "__array__",
+    "__array_interface__",
+    "__array_struct__",
+    "__cuda_array_interface__",
+    "__dlpack__",
+)
 # (package, name) of a class, which may also be a base of an object's class.
 _KNOWN: dict[tuple[str, str], Callable[[_Flat, str, Any], None]] = {
     ("xarray", "DataArray"): _data_array,
@@ -807,17 +822,24 @@ def state_of(what: Any) -> Any:
     return what.state_dict() if _opener(_class_of(what)) is _state else what
 
 
-def flattened(name: str, what: object, where: str | None = None, as_given: bool = False) -> dict[str, object]:
+def flattened(
+    name: str,
+    what: object,
+    where: str | None = None,
+    as_given: bool = False,
+    problems: list[tuple[str, TwinrunError]] | None = None,
+) -> dict[str, object]:
     """{name: array} of any object.
 
     name: the name of the object, with which all names begin; '' for a container. where: names the object in
     messages. Plain arrays are not copied. as_given: objects that are no arrays of numpy, but that it
-    converts, stay as they are, so that they can be written to.
+    converts, stay as they are, so that they can be written to. problems: gets the names of parts that cannot
+    be compared, and why.
 
-    Raises TwinrunError if two parts have the same name, a container contains itself, or a part cannot be
-    compared.
+    Raises TwinrunError if two parts have the same name, or a container contains itself; and if a part cannot
+    be compared, unless `problems` is given.
     """
-    flat = _Flat(where, as_given)
+    flat = _Flat(where, as_given, problems)
     flat.walk(name, what)
     return flat.entries
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
 from .. import _core
-from ..errors import TwinrunError
+from ..errors import TwinrunError, Uncompared
 from ..formats.element_types import dtype_of, unit_of
 from ..formats.layout import kind_of
 from ..formats.model import coded
 from .arrays import ArrayView, bits_of_small, taken
 from .containers import Texts, flattened, is_container, state_of
 from .fields import FieldRef, refs_of_fields
-from .subject import Listed, Opened, Place, Subject
+from .subject import Listed, Opened, Place, Subject, Unopened
 
 __all__ = ["Arrays", "open_and_start", "open_arrays"]
 
@@ -25,7 +25,8 @@ _ALONE = "array"  # the name of an array that was given alone
 class Arrays(Subject):
     """Arrays by name.
 
-    plain: those that the core takes as a list, and beside them the rest; None where it takes none.
+    plain: those that the core takes as a list, and beside them the rest; None where it takes none. problems:
+    what else is there, which cannot be compared, by name.
     """
 
     def __init__(
@@ -34,10 +35,12 @@ class Arrays(Subject):
         label: str,
         one_array: bool = False,
         stream: object = None,
+        problems: Iterable[tuple[str, TwinrunError]] = (),
     ) -> None:
         super().__init__("arrays", label, [(None, 0)])
         self._one_array = one_array
         self._stream = stream
+        self._problems = [Unopened(name, name, error) for name, error in problems]
         self.plain = arrays if isinstance(arrays, _core.FieldList) else None
         self._refs = None if isinstance(arrays, _core.FieldList) else self._fields(arrays)
 
@@ -47,8 +50,15 @@ class Arrays(Subject):
             if isinstance(array, (np.ndarray, np.generic)) and _is_wide(array.dtype):
                 refs.update((ref.name, ref) for ref in _wide(name, array, self.label))
                 continue
-            bits, kind = bits_of_small(array)
-            v = taken(name, bits, self._stream)
+            try:
+                bits, kind = bits_of_small(array)
+                v = taken(name, bits, self._stream)
+            except TwinrunError as problem:
+                if len(arrays) == 1 and not self._problems:
+                    raise
+                said = Uncompared(problem.what, where=problem.where, fix=problem.fix)
+                self._problems.append(Unopened(name, name, said))
+                continue
             ref = FieldRef(name, v.dtype, "little", v.shape, v.fortran_order, self.label, memory=v)
             ref.kind = kind
             if isinstance(v, ArrayView):
@@ -63,7 +73,10 @@ class Arrays(Subject):
         if self._refs is None:
             assert self.plain is not None
             self._refs = self._fields(self.plain.arrays())
+        if whole and self._problems:
+            raise self._problems[0].error
         opened = Opened(self._refs)
+        opened.unopened = list(self._problems)
         opened.one_array, opened.array_name = self._one_array, "array" if self._one_array else None
         yield opened
 
@@ -115,10 +128,11 @@ def _opened(what: object, plain: _core.FieldList | None, stream: object) -> Arra
     if plain is not None and type(what) is not np.ndarray:
         return Arrays(plain, "arrays", stream=stream)
     if is_container(what):
-        named = flattened("", what, "arrays")
+        problems: list[tuple[str, TwinrunError]] = []
+        named = flattened("", what, "arrays", problems=problems)
         if not named:
-            raise TwinrunError("an empty container has nothing to compare")
-        return Arrays(named, "arrays", stream=stream)
+            raise problems[0][1] if problems else TwinrunError("an empty container has nothing to compare")
+        return Arrays(named, "arrays", stream=stream, problems=problems)
     named = flattened(_ALONE, what)
     return Arrays(named, _ALONE, one_array=list(named) == [_ALONE], stream=stream)
 

@@ -1,6 +1,7 @@
 #include "capture/protected_fields.hpp"
 
 #include <iterator>
+#include <string>
 #include <utility>
 
 #include "base/utf8.hpp"
@@ -17,6 +18,12 @@ Error not_protected(const std::string& name) {
 }  // namespace
 
 Result<> check_name(const CapturedField& field) {
+    if (field.name.size() > kLongestName) {
+        return Error{ErrorCode::invalid_argument,
+                     "field '" + readable(field.name.substr(0, 60)) + "…': its name has " +
+                         std::to_string(field.name.size()) + " bytes, more than " +
+                         std::to_string(kLongestName) + ": give it a shorter one"};
+    }
     if (is_utf8(field.name)) return success();
     return Error{ErrorCode::invalid_argument,
                  "field '" + readable(field.name) + "': its name is not UTF-8: give it another name"};

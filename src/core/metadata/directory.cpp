@@ -14,7 +14,7 @@ namespace twinrun {
 namespace {
 
 // As PNG's: a byte that no text has, and line ends that a transfer in text mode would change.
-constexpr std::size_t kLongestText = 1 << 16;
+constexpr std::size_t kLongestText = kLongestName;
 
 Error damaged(const std::string& what) { return {ErrorCode::damaged, "damaged metadata: " + what}; }
 

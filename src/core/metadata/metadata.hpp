@@ -29,6 +29,7 @@ inline constexpr std::size_t kPageBytes = 4096;  // what one checksum covers
 // Element bytes that one data checksum covers.
 inline constexpr std::size_t kDataSumBytes = 1 << 20;
 inline constexpr std::size_t kLargestDirectory = 1 << 28;
+inline constexpr std::size_t kLongestName = 1 << 16;  // bytes
 inline constexpr std::size_t kMostDimensions = 32;
 inline constexpr const char* kMetadataSuffix = ".twm";
 

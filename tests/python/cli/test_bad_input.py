@@ -460,6 +460,7 @@ def test_capture_refuses_what_it_cannot_hold(tmp_path: Path) -> None:
             (2, {"x": x, "t": [{1, 2}]}, "t.0: .*not supported"),
             (2, {1: x, "1": x}, "two fields of the name '1'"),
             (2, {"\udcff": x}, "not UTF-8"),
+            (2, {"n" * 65537: x}, "its name has 65537 bytes, more than 65536: give it a shorter one"),
             (1.5, {"x": x}, "a step is an integer"),
             ("2", {"x": x}, "a step is an integer"),
             (1 << 70, {"x": x}, "64 bits"),

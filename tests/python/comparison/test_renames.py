@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from support import run_of_ranks
 
 import twinrun
-from twinrun.comparison.renames import Rename, _matched, parse_rename, renames_of
+from twinrun.comparison.renames import Rename, Renamed, _matched, parse_rename, renames_of
+from twinrun.runs.opening import open_subject
 
 NAME = st.text("abx.*?[]/_=", min_size=1, max_size=8)
 
@@ -339,3 +340,24 @@ def test_a_collision_of_names_says_the_step(tmp_path: Path) -> None:
             run.capture(7, {f"{prefix}x": np.zeros(3)} | ({"x": np.zeros(3)} if name == "b" else {}))
     with pytest.raises(twinrun.Incomparable, match="step 7: several fields get the name 'x'"):
         twinrun.compare(tmp_path / "a", tmp_path / "b", rename="m.*=*")
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    rules=st.lists(
+        st.tuples(
+            st.sampled_from(["a", "b", "a.b", "a*", "*b", "?", "a/", "*/"]),
+            st.sampled_from(["x", "y.z", "q/"]),
+        ),
+        max_size=6,
+    ),
+    name=st.sampled_from(["a", "b", "a.b", "ab", "c", "a/b", "@a", "a@b"]),
+)
+def test_a_name_is_that_of_the_first_rule(rules: list[tuple[str, str]], name: str) -> None:
+    made = tuple(Rename(*rule) for rule in rules)
+    renamed = Renamed(open_subject({"x": np.ones(2)}), made)
+    want = next((new for rule in made if (new := rule.of(name)) is not None), None)
+    if want is None and "@" in name:
+        owner, _, label = name.partition("@")
+        want = next((new for rule in made if (new := rule.of(owner)) is not None), owner) + "@" + label
+    assert renamed.new_name(name) == (name if want is None else want)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import pathlib
 import pickle
 import re
@@ -13,8 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import twinrun
+from twinrun.arguments import Globs
 from twinrun.comparison.proposal import propose
-from twinrun.comparison.tolerances import Periods, Rule, Tolerances, is_position, parse_periods, read_tolerances
+from twinrun.comparison.tolerances import (
+    Periods,
+    Rule,
+    Tolerances,
+    is_position,
+    parse_periods,
+    parse_steps,
+    read_tolerances,
+)
 from twinrun.errors import Incomparable, TwinrunError
 
 
@@ -379,3 +389,69 @@ def test_files_without_a_step_count_as_none(tmp_path: pathlib.Path) -> None:
     assert "2 fields, 2 steps," in str(twinrun.compare(tmp_path / "a", tmp_path / "b"))
     same = twinrun.compare(tmp_path / "a/x-1.npy", tmp_path / "b/x-1.npy")
     assert "1 field, 1 step," in str(same)
+
+
+def test_tolerances_by_field() -> None:
+    x = np.arange(4.0)
+    a, b = {"x": x, "y*": x, "n": np.arange(4)}, {"x": x + 0.5, "y*": x * 1.25, "n": np.arange(4) + 1}
+    own = {"x": 0.5, "y*": (0, 0.25), "n": 1}
+    assert twinrun.compare(a, b, tolerances=own).same
+    for name in own:
+        found = twinrun.compare(a, b, tolerances={k: v for k, v in own.items() if k != name})
+        assert [f.field for f in found.fields if not f.same] == [name]
+    # Names, not globs.
+    assert not twinrun.compare({"yz": x}, {"yz": x * 1.25}, tolerances={"y*": (0, 0.25)}).same
+    # They come before what holds for all.
+    assert not twinrun.compare({"x": x}, {"x": x + 0.5}, atol=1, tolerances={"x": 0.25}).same
+
+
+@pytest.mark.parametrize("given", [{"x": "1"}, {"x": (1, 2, 3)}, {"x": -1}, {1: 1.0}, ["x"], 1.0])
+def test_tolerances_that_are_none_are_refused(given: object) -> None:
+    with pytest.raises(twinrun.TwinrunError, match="tolerance|atol"):
+        twinrun.compare({"x": np.ones(2)}, {"x": np.ones(2)}, tolerances=given)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    globs=st.lists(st.text("ab*?[]!.@", max_size=5), max_size=8),
+    names=st.lists(st.text("ab*?[]!.@", max_size=5), min_size=1, max_size=8),
+)
+def test_globs_match_as_those_of_python(globs: list[str], names: list[str]) -> None:
+    one = Globs(globs)
+    for name in names:
+        met = [at for at, g in enumerate(globs) if fnmatch.fnmatchcase(name, g)]
+        assert one.met(name) == met and one.match(name) == bool(met)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    rules=st.lists(
+        st.builds(
+            Rule,
+            fields=st.lists(st.sampled_from(["a", "b", "a*", "*", "?", "b.c"]), min_size=1, max_size=3).map(
+                tuple
+            ),
+            steps=st.sampled_from([None, "1", "2:"]),
+            of_attributes=st.booleans(),
+        ),
+        max_size=6,
+    ),
+    name=st.sampled_from(["a", "b", "ab", "b.c", "c"]),
+    step=st.sampled_from([None, 0, 1, 2, 5]),
+)
+def test_the_first_rule_is_that_of_trying_each(rules: list[Rule], name: str, step: int | None) -> None:
+    every = Tolerances(tuple(rules))
+    for of_attributes, found in (
+        (False, every.number(name, step)),
+        (True, every.number_of_attribute(name, step)),
+    ):
+        assert found == next(
+            (
+                at
+                for at, rule in enumerate(rules)
+                if rule.of_attributes == of_attributes
+                and (rule.steps is None or parse_steps(rule.steps)(step))
+                and any(fnmatch.fnmatchcase(name, g) for g in rule.fields)
+            ),
+            None,
+        )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import array
+import ctypes
 import dataclasses
 import datetime
 import decimal
@@ -9,8 +11,10 @@ import enum
 import gc
 import hashlib
 import mmap
+import re
 import warnings
-from collections import OrderedDict, defaultdict, namedtuple
+from collections import OrderedDict, UserList, defaultdict, deque, namedtuple
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +25,7 @@ import twinrun
 from twinrun import golden
 from twinrun.comparison.words import verdict_line
 from twinrun.formats.texts import text_digests
+from twinrun.errors import TwinrunError
 from twinrun.golden.single import NotReproduced, Reproducible
 from twinrun.runs.containers import flattened
 
@@ -165,6 +170,37 @@ def test_what_cannot_be_compared_is_named() -> None:
             twinrun.compare({"here": [what, 1]}, {"here": [what, 1]})
     with pytest.raises(twinrun.TwinrunError, match="nothing to compare"):
         twinrun.compare({}, {})
+
+
+@pytest.mark.parametrize("odd", [{1, 2}, object(), np.array([object()]), lambda: 0])
+@pytest.mark.parametrize(
+    "within", [lambda v: v, lambda v: [v, 1.5], lambda v: {"u": {"v": v}, "w": np.ones(2)}]
+)
+def test_what_cannot_be_compared_can_be_left_out(odd: object, within: Callable) -> None:
+    x = np.arange(3.0)
+    a, b, other = {"x": x, "s": within(odd)}, {"x": x, "s": within(odd)}, {"x": x + 1, "s": within(odd)}
+    name = "s" + {0: "", 1: ".0", 2: ".u.v"}[0 if within(0) == 0 else 1 if isinstance(within(0), list) else 2]
+    for how in ({}, {"fields": "s*"}, {"leave_out": "x"}):
+        with pytest.raises(twinrun.Incomparable, match=rf"^{re.escape(name)}: "):
+            twinrun.compare(a, b, **how)
+    for how in ({"fields": "x"}, {"leave_out": name}, {"leave_out": "s*"}, {"common": True}):
+        assert twinrun.compare(a, b, **how).same
+        assert twinrun.compare(a, other, **how).verdict == "different"
+    assert any(name in note for note in twinrun.compare(a, b, common=True).notes)
+    found = twinrun.compare(a, b, partial=True)
+    assert (
+        found.verdict == "incomparable"
+        and [str(p) for p in found.problems if not str(p).startswith(f"{name}: ")] == []
+    )
+    assert len(found.problems) == 1 and "x" in [f.field for f in found.fields]
+    # Where one run alone has it, the other's entry has no match.
+    for one, two in ((a, {"x": x, "s": within(np.ones(2))}), ({"x": x, "s": within(np.ones(2))}, a)):
+        with pytest.raises(twinrun.Incomparable):
+            twinrun.compare(one, two)
+        assert twinrun.compare(one, two, partial=True).verdict == "incomparable"
+    for verb in (twinrun.sketch, twinrun.digest):
+        with pytest.raises(twinrun.TwinrunError):
+            verb(a)
 
 
 def test_lists_of_numbers_are_arrays() -> None:
@@ -467,6 +503,79 @@ def test_plain_containers_are_alike(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=x)
     with np.load(tmp_path / "a.npz") as loaded:
         assert verdict({"x": x}, loaded) == "same"
+
+
+class Box:
+    """Numpy takes it for a sequence."""
+
+    def __init__(self, held: list) -> None:
+        self.held = held
+
+    def __len__(self) -> int:
+        return len(self.held)
+
+    def __getitem__(self, at: int) -> object:
+        return self.held[at]
+
+
+@pytest.mark.parametrize("kind", [deque, UserList, Box])
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ([2**53 + 1, 0.5], [2**53, 0.5]),
+        ([2**63 + 1, -1], [2**63, -1]),
+        ([True, 2], [1, 2]),
+        ([np.zeros(2, "f4"), np.zeros(2)], [np.zeros(2), np.zeros(2)]),
+        ([np.ma.masked_array([1.0, 2], [0, 1])], [np.ma.masked_array([1.0, 2], [0, 0])]),
+        ([{"a": 1.0}], [{"a": 2.0}]),
+        (["a", None], ["a", "None"]),
+        ([[1, 2], [3]], [[1], [2, 3]]),
+        ([], [1]),
+        (["x"], ["y"]),
+    ],
+)
+def test_any_sequence_is_a_list_of_what_it_holds(kind: type, a: list, b: list) -> None:
+    """numpy would convert the entries to one type, in which they may be equal."""
+    check_differ(kind(a) if a else {"q": kind(a)}, kind(b) if a else {"q": kind(b)})
+    for one in (a, b):
+        assert list(flattened("", {"q": kind(one)})) == list(flattened("", {"q": one}))
+        assert twinrun.compare({"q": kind(one)}, {"q": one}).same
+
+
+def test_a_sequence_that_cannot_be_listed_is_named() -> None:
+    class Fails(Box):
+        def __getitem__(self, at: int) -> object:
+            raise RuntimeError("no entry")
+
+    with pytest.raises(TwinrunError, match=r"a: its entries cannot be listed: RuntimeError\('no entry'\)"):
+        twinrun.compare({"a": Fails([1])}, {"a": [1]})
+    own: deque = deque()
+    own.append(own)
+    with pytest.raises(TwinrunError, match="contains itself"):
+        twinrun.compare(own, own)
+
+
+def test_sequences_of_numbers_in_memory_are_arrays_as_they_are() -> None:
+    for what in (array.array("f", [1, 2]), (ctypes.c_float * 2)(1, 2)):
+        assert twinrun.compare({"a": what}, {"a": np.array([1, 2], "f4")}).same
+    assert twinrun.compare({"a": range(3)}, {"a": [0, 1, 2]}).same
+
+
+def test_an_empty_key_is_a_name() -> None:
+    x, y = np.arange(3.0), np.ones(3)
+    assert list(flattened("", {"": {"a": x, "": {"b": y}}, "a": y})) == [".a", "..b", "a"]
+    for a, b in (
+        ({"": {"a": x}}, {"a": x}),
+        ({"": [x, {"c": y}]}, {"0": x, "1": {"c": y}}),
+        ({"a": {"": {"b": x}}}, {"a": {"b": x}}),
+        ({"": {}, "a": x}, {"a": x}),
+    ):
+        for one, two in ((a, b), (b, a)):
+            with pytest.raises(TwinrunError, match="not there"):
+                twinrun.compare(one, two)
+        assert twinrun.compare(a, a).same and twinrun.compare(b, b).same
+    found = twinrun.compare({"": {"a": x}, "a": y}, {"": {"a": y}, "a": y})
+    assert [f.field for f in found.fields if not f.same] == [".a"]
 
 
 def test_what_a_masked_array_is_filled_with() -> None:
