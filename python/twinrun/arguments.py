@@ -110,8 +110,8 @@ def chosen_devices(device: object) -> tuple[str, list[int]]:
 
 
 class Globs:
-    """Globs of names, as `fnmatch.fnmatchcase` takes them. Names without wildcards are looked up, however many
-    there are.
+    """Globs of names, as `fnmatch.fnmatchcase` takes them. Names without wildcards are looked up, however
+    many there are.
     """
 
     def __init__(self, globs: Iterable[str]) -> None:

@@ -149,7 +149,7 @@ def _report_unopened(
     """Adds a problem for each file that cannot be opened, but for those that hold nothing that is compared.
     Returns the files that have one.
     """
-    told = []
+    told: list[Unopened] = []
     for file in unopened:
         left_out = wanted.skips(file.name or file.label)
         chosen = request.globs is None or any(file.may_match(g) for g in request.globs)

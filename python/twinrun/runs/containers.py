@@ -237,7 +237,7 @@ def _sequence(flat: _Flat, name: str, value: list | tuple) -> None:
 
 
 def _other_sequence(flat: _Flat, name: str, value: Sequence) -> None:
-    """Adds a deque, for example, as the list of what it holds: numpy would convert its entries to one type."""
+    """Adds a deque, for example, as the list of what it holds. numpy would convert it to one type."""
     if _has_buffer(value):
         flat.add(name, value)
         return

@@ -407,7 +407,7 @@ def test_tolerances_by_field() -> None:
 
 @pytest.mark.parametrize("given", [{"x": "1"}, {"x": (1, 2, 3)}, {"x": -1}, {1: 1.0}, ["x"], 1.0])
 def test_tolerances_that_are_none_are_refused(given: object) -> None:
-    with pytest.raises(twinrun.TwinrunError, match="tolerance|atol"):
+    with pytest.raises(twinrun.TwinrunError, match=r"tolerance|atol"):
         twinrun.compare({"x": np.ones(2)}, {"x": np.ones(2)}, tolerances=given)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import ctypes
 import dataclasses
 import datetime
@@ -13,6 +12,7 @@ import hashlib
 import mmap
 import re
 import warnings
+from array import array as buffer
 from collections import OrderedDict, UserList, defaultdict, deque, namedtuple
 from collections.abc import Callable
 from pathlib import Path
@@ -24,8 +24,8 @@ from container_checks import check_differ, verdict
 import twinrun
 from twinrun import golden
 from twinrun.comparison.words import verdict_line
-from twinrun.formats.texts import text_digests
 from twinrun.errors import TwinrunError
+from twinrun.formats.texts import text_digests
 from twinrun.golden.single import NotReproduced, Reproducible
 from twinrun.runs.containers import flattened
 
@@ -556,7 +556,7 @@ def test_a_sequence_that_cannot_be_listed_is_named() -> None:
 
 
 def test_sequences_of_numbers_in_memory_are_arrays_as_they_are() -> None:
-    for what in (array.array("f", [1, 2]), (ctypes.c_float * 2)(1, 2)):
+    for what in (buffer("f", [1, 2]), (ctypes.c_float * 2)(1, 2)):
         assert twinrun.compare({"a": what}, {"a": np.array([1, 2], "f4")}).same
     assert twinrun.compare({"a": range(3)}, {"a": [0, 1, 2]}).same
 
