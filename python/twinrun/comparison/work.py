@@ -115,8 +115,8 @@ def compare(
         `rtol` say.
     tolerances : path, Tolerances or mapping, default None
         A TOML file with rules by field and step (docs/howto/tolerance.md); or `{field: atol}` or `{field:
-        (atol, rtol)}` for fields with a tolerance of their own, integers too. They come before `atol`, `rtol`
-        and `ulp`.
+        (atol, rtol)}` for fields with a tolerance of their own, integers and booleans too. They come before
+        `atol`, `rtol` and `ulp`.
     key : str, default None
         The field, or a glob of the fields, with the IDs of particles; 'auto' takes what the files say. Rows
         are matched by ID, whatever the order, rank or file. IDs that only one run has differ.

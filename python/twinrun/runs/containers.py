@@ -242,12 +242,17 @@ def _other_sequence(flat: _Flat, name: str, value: Sequence) -> None:
         flat.add(name, value)
         return
     try:
-        entries = list(value)
+        entries = _listed(value)
     except MemoryError:
         raise
     except Exception as e:  # by its own methods
         raise _cannot(name, f"its entries cannot be listed: {e!r:.100}") from None
     _sequence(flat, name, entries)
+
+
+def _listed(value: Sequence) -> list:
+    """The entries by their numbers. A class that calls itself no sequence may give its keys in a loop."""
+    return list(value) if isinstance(value, Sequence) else [value[at] for at in range(len(value))]
 
 
 def _has_buffer(value: Any) -> bool:
@@ -810,7 +815,7 @@ def is_container(what: Any) -> bool:
 
 def _is_array(what: Sequence) -> bool:
     try:
-        return _array_of(list(what)) is not None
+        return _array_of(_listed(what)) is not None
     except MemoryError:
         raise
     except Exception:  # by its own methods: the walk says what

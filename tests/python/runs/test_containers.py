@@ -14,7 +14,7 @@ import re
 import warnings
 from array import array as buffer
 from collections import OrderedDict, UserList, defaultdict, deque, namedtuple
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -549,6 +549,19 @@ def test_a_sequence_that_cannot_be_listed_is_named() -> None:
 
     with pytest.raises(TwinrunError, match=r"a: its entries cannot be listed: RuntimeError\('no entry'\)"):
         twinrun.compare({"a": Fails([1])}, {"a": [1]})
+
+    class Keyed(Box):
+        """As a group of Zarr: a loop gives its keys."""
+
+        def __getitem__(self, key: object) -> object:
+            return dict(self.held)[key]
+
+        def __iter__(self) -> Iterator:
+            return iter([key for key, _ in self.held])
+
+    for held in ([("a", 1.0)], [("a", 1.0), ("b", np.ones(2))]):
+        with pytest.raises(TwinrunError, match="cannot be listed: KeyError"):
+            twinrun.compare({"k": Keyed(held)}, {"k": Keyed(held)})
     own: deque = deque()
     own.append(own)
     with pytest.raises(TwinrunError, match="contains itself"):
