@@ -53,7 +53,7 @@ class Texts(np.ndarray):
 
 
 def _cannot(name: str, what: str) -> Uncompared:
-    return Uncompared(what, where=name, fix="leave it out, or give it as arrays of numbers or texts")
+    return Uncompared(what, where=name or None, fix="leave it out, or give it as arrays of numbers or texts")
 
 
 @dataclasses.dataclass
@@ -211,13 +211,21 @@ _LABEL = re.compile(
 )
 
 
+def _asked(name: str, ask: Callable[[], list]) -> list:
+    """What an object's own methods give. What they raise is an error that names the object."""
+    try:
+        return ask()
+    except (TwinrunError, MemoryError):
+        raise
+    except Exception as e:
+        raise _cannot(name, f"its entries cannot be listed: {e!r:.100}") from None
+
+
 def _mapping(flat: _Flat, name: str, value: Mapping) -> None:
-    _entries(flat, name, value.items())
-    own = [
-        key
-        for key in value
-        if isinstance(key, str) and any(key[: m.start()] in value for m in _LABEL.finditer(key))
-    ]
+    entries = _asked(name, lambda: list(value.items()))
+    _entries(flat, name, entries)
+    keys = {key for key, _ in entries if isinstance(key, str)}
+    own = [key for key in keys if any(key[: m.start()] in keys for m in _LABEL.finditer(key))]
     if own:  # distinguishes {'x': …, 'x@mask': …} from an array x with a mask
         flat.texts(f"{name}@keys", sorted(own))
 
@@ -241,13 +249,7 @@ def _other_sequence(flat: _Flat, name: str, value: Sequence) -> None:
     if _has_buffer(value):
         flat.add(name, value)
         return
-    try:
-        entries = _listed(value)
-    except MemoryError:
-        raise
-    except Exception as e:  # by its own methods
-        raise _cannot(name, f"its entries cannot be listed: {e!r:.100}") from None
-    _sequence(flat, name, entries)
+    _sequence(flat, name, _asked(name, lambda: _listed(value)))
 
 
 def _listed(value: Sequence) -> list:

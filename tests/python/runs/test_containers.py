@@ -568,6 +568,17 @@ def test_a_sequence_that_cannot_be_listed_is_named() -> None:
         twinrun.compare(own, own)
 
 
+def test_a_mapping_that_cannot_be_listed_is_named() -> None:
+    class Fails(dict):
+        def items(self) -> object:  # type: ignore[override]
+            raise RuntimeError("no entry")
+
+    for what, said in (({"a": Fails(x=1)}, "^a: its entries"), (Fails(x=1), "^its entries")):
+        with pytest.raises(twinrun.Incomparable, match=f"{said} cannot be listed: RuntimeError"):
+            twinrun.compare(what, what)
+    assert twinrun.compare({"a": Fails(x=1), "b": 1}, {"a": Fails(x=1), "b": 1}, leave_out="a").same
+
+
 def test_sequences_of_numbers_in_memory_are_arrays_as_they_are() -> None:
     for what in (buffer("f", [1, 2]), (ctypes.c_float * 2)(1, 2)):
         assert twinrun.compare({"a": what}, {"a": np.array([1, 2], "f4")}).same
