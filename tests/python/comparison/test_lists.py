@@ -500,6 +500,20 @@ def test_a_list_that_holds_itself_is_left_to_python() -> None:
             twinrun.compare(container, container)
 
 
+def test_differences_of_lists_are_those_of_dictionaries() -> None:
+    a = [np.zeros(3), {"y": np.ones(4)}, (np.arange(5), [np.ones(2)])]
+    b = copy.deepcopy(a)
+    b[1]["y"][2] = 5
+    b[2][1][0][1] = 7
+    result, flat = twinrun.compare(a, b), twinrun.compare(flattened("", a), flattened("", b))
+    found, want = list(result.differences()), list(flat.differences())
+    assert [d.field.field for d in found] == [d.field.field for d in want] == ["1.y", "2.1.0"]
+    assert all((x.index == y.index).all() and (x.b == y.b).all() for x, y in zip(found, want, strict=True))
+    b.pop()
+    with pytest.raises(TwinrunError, match="are gone"):
+        list(result.differences())
+
+
 @pytest.mark.parametrize("change", ["clear", "append", "pop", "insert"])
 def test_a_list_may_change_while_it_is_looked_at(change: str) -> None:
     container: list = []
