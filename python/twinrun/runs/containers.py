@@ -71,6 +71,8 @@ class _Flat:
     entries: dict[str, object] = dataclasses.field(default_factory=dict)
     # id() of each container around the current one.
     inside: list[int] = dataclasses.field(default_factory=list)
+    # Whether an empty key at the top is above: {'': {'a': x}} holds '.a', and {'a': x} holds 'a'.
+    below_empty: bool = False
     exact: bool = False
 
     def add(self, name: str, array: object) -> None:
@@ -136,7 +138,7 @@ class _Flat:
         finally:
             self.inside.pop()
         # An empty container becomes an entry, so that its absence in the other run is a difference.
-        if (name or self.inside) and len(self.entries) == before:
+        if (name or self.below_empty) and len(self.entries) == before:
             self.add_texts(name, _objects([f"empty {_EMPTY.get(opened, 'object')}"]))
 
     def label(self, name: str, label: str, value: object) -> None:
@@ -199,10 +201,14 @@ def _joined(name: str, key: object) -> str:
 
 
 def _entries(flat: _Flat, name: str, entries: Iterable[tuple[object, object]]) -> None:
-    # An empty key inside is a name too: {'': {'a': x}} holds '.a', and {'a': x} holds 'a'.
-    nested = name != "" or len(flat.inside) > 1
+    nested = name != "" or flat.below_empty
     for key, value in entries:
-        flat.walk(f"{name}.{key}" if nested else str(key), value)
+        own = f"{name}.{key}" if nested else str(key)
+        before, flat.below_empty = flat.below_empty, flat.below_empty or own == ""
+        try:
+            flat.walk(own, value)
+        finally:
+            flat.below_empty = before
 
 
 # Names of labels as `_Flat.label` makes them; a caller's own key may look like one.

@@ -598,8 +598,19 @@ def test_an_empty_key_is_a_name() -> None:
             with pytest.raises(TwinrunError, match="not there"):
                 twinrun.compare(one, two)
         assert twinrun.compare(a, a).same and twinrun.compare(b, b).same
+    for plain in ({"a": {"b": x}, "c": y}, [{"a": x}, y]):  # after an empty key names are as before
+        assert list(flattened("", {"": {"q": x}, "p": plain}))[1:] == list(flattened("", {"p": plain}))
     found = twinrun.compare({"": {"a": x}, "a": y}, {"": {"a": y}, "a": y})
     assert [f.field for f in found.fields if not f.same] == [".a"]
+
+
+def test_what_gives_its_state_has_the_names_of_its_state() -> None:
+    state = {"state": {0: {"step": 1.0, "": {"x": np.ones(2)}}}, "empty": {}}
+    optimizer = type("Optimizer", (), {"__module__": "torch.optim", "state_dict": lambda self: state})()
+    assert list(flattened("", optimizer)) == list(flattened("", state))
+    assert list(flattened("", {"o": optimizer})) == list(flattened("", {"o": state}))
+    nothing = type("Optimizer", (), {"__module__": "torch.optim", "state_dict": lambda self: {}})()
+    assert list(flattened("", nothing)) == []
 
 
 def test_what_a_masked_array_is_filled_with() -> None:
