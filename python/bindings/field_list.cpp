@@ -18,6 +18,12 @@ namespace {
 
 // Dictionaries that are nested deeper are walked in Python, which has its own limit.
 constexpr std::size_t kDeepest = 64;
+// More arrays than Python's walk takes: it says so. A few lists that each hold the next one twice
+// have as many.
+constexpr std::size_t kMostFields = 10'000'000;
+// After so many fields it looks for Ctrl-C.
+constexpr std::size_t kAsked = 4096;
+
 // The entry at a position of a dictionary, or a list, which goes on by one; false: there is none. A
 // list's has no key. Borrowed.
 bool entry_of(nb::handle container, Py_ssize_t& position, PyObject*& key, PyObject*& value) {
@@ -34,12 +40,6 @@ nb::object name_of_entry(Py_ssize_t number) {
     const std::string text = std::to_string(number);
     return nb::str(text.data(), text.size());
 }
-
-// More arrays than Python's walk takes: it says so. A few lists that each hold the next one twice
-// have as many.
-constexpr std::size_t kMostFields = 10'000'000;
-// After so many fields it looks for Ctrl-C.
-constexpr std::size_t kAsked = 4096;
 
 // As os.path.join() does.
 std::string joined_path(const std::string& folder, const std::string& name) {

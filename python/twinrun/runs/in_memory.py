@@ -54,8 +54,6 @@ class Arrays(Subject):
                 bits, kind = bits_of_small(array)
                 v = taken(name, bits, self._stream)
             except TwinrunError as problem:
-                if len(arrays) == 1 and not self._problems:
-                    raise
                 said = Uncompared(problem.what, where=problem.where, fix=problem.fix)
                 self._problems.append(Unopened(name, name, said))
                 continue

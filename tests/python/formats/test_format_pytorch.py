@@ -237,6 +237,11 @@ def test_files_by_hand(tmp_path):
         assert "broadcast" in dict(content.skipped)["a"] and list(content.fields) == ["b"]
 
 
+def test_an_empty_key_counts(tmp_path):
+    a, b = (write(tmp_path / f"{n}.pt", v) for n, v in (("a", {"": {"a": tensor()}}), ("b", {"a": tensor()})))
+    assert not verdict(a, b) and not verdict(b, a) and verdict(a, a)
+
+
 def test_members_that_no_tensor_shows_are_compared(tmp_path):
     more = [
         {},

@@ -203,6 +203,20 @@ def test_what_cannot_be_compared_can_be_left_out(odd: object, within: Callable) 
             verb(a)
 
 
+def test_what_cannot_be_compared_is_not_lost_among_other_odd_values() -> None:
+    """Those that the core does not take, and that can be compared."""
+    a = {"x": np.arange(3.0), "s": {1}, "t": np.ones(6)[::2], "n": None, "l": np.ones(2, np.longdouble)}
+    for b in (a, {**a, "s": {2}}):
+        for one, two in ((a, b), (list(a.values()), list(b.values()))):
+            with pytest.raises(twinrun.Incomparable, match=r"^(s|1): "):
+                twinrun.compare(one, two)
+            found = twinrun.compare(one, two, partial=True)
+            assert found.verdict == "incomparable" and len(found.problems) == 1 and len(found.fields) == 4
+        assert twinrun.compare(a, b, leave_out="s").same
+    with pytest.raises(twinrun.Incomparable, match="^s: "):  # nothing is compared
+        twinrun.compare({"s": {1}}, {"s": {1}}, partial=True)
+
+
 def test_lists_of_numbers_are_arrays() -> None:
     assert verdict([1, 2, 3], np.array([1, 2, 3])) == "same"
     assert verdict({"x": [[1, 2], [3, 4]]}, {"x": np.array([[1, 2], [3, 4]])}) == "same"
