@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 
 from .. import _core
-from ..errors import TwinrunError, Uncompared
+from ..errors import TwinrunError, Uncompared, Unsupported
 from ..formats.element_types import dtype_of, unit_of
 from ..formats.layout import kind_of
 from ..formats.model import coded
@@ -54,8 +54,9 @@ class Arrays(Subject):
                 bits, kind = bits_of_small(array)
                 v = taken(name, bits, self._stream)
             except TwinrunError as problem:
-                said = Uncompared(problem.what, where=problem.where, fix=problem.fix)
-                self._problems.append(Unopened(name, name, said))
+                if not isinstance(problem, Unsupported):  # it has values: `common` must not leave them out
+                    problem = Uncompared(problem.what, where=problem.where, fix=problem.fix)
+                self._problems.append(Unopened(name, name, problem))
                 continue
             ref = FieldRef(name, v.dtype, "little", v.shape, v.fortran_order, self.label, memory=v)
             ref.kind = kind

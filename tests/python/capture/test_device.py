@@ -426,6 +426,11 @@ def test_arrays_on_a_gpu_that_cannot_be_used(no_gpu: str, tmp_path: Path) -> Non
         taken("x", x)
     with pytest.raises(twinrun.Unsupported, match="array: is on cuda:4"):
         twinrun.compare(x, np.zeros(3, "f4"))
+    with pytest.raises(twinrun.Unsupported, match="x: is on cuda:4"):
+        twinrun.compare({"x": x}, {"x": x})
+    both = twinrun.compare({"x": x, "y": 1.0}, {"x": x, "y": 1.0}, common=True, partial=True)
+    assert both.verdict == "incomparable"
+    assert twinrun.compare({"x": x, "y": 1.0}, {"x": x, "y": 1.0}, leave_out=["x"]).same
     with twinrun.Run(tmp_path / "run") as run:
         with pytest.raises(twinrun.Unsupported, match="x: is on cuda:4"):
             run.capture(1, {"x": x})
