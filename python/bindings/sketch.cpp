@@ -507,6 +507,9 @@ void define_comparison_of_sketches(nb::module_& m) {
                 return nb::bytes(self.found.open.data(), self.found.open.size() * sizeof(std::uint32_t));
             },
             "Numbers of chunks that are not proven equal, as 32-bit words of this machine.")
+        .def_prop_ro(
+            "decided", [](const C& self) { return self.found.decided; },
+            "Whether each of them is proven different.")
         .def_prop_ro("proven_by_tree", [](const C& self) { return self.found.by_tree; })
         .def_prop_ro(
             "proven_by_cells",

@@ -49,7 +49,7 @@ class FieldSketchComparison:
 
     >>> a, b = np.zeros(1000), np.zeros(1000)
     >>> b[700] = 1.0
-    >>> found = twinrun.sketch({"x": a}).compare(twinrun.sketch({"x": b}))["x"]
+    >>> found = twinrun.sketch({"x": a}, atol=1e-6).compare(twinrun.sketch({"x": b}, atol=1e-6))["x"]
     >>> found.verdict, found.open_chunks.tolist(), found.chunk_elements
     ('open', [1], 512)
 
@@ -64,7 +64,7 @@ class FieldSketchComparison:
     chunks : int
         Chunks of the field.
     chunks_open : int
-        Chunks that may hold a difference.
+        Chunks that may hold a difference. Each holds one where the verdict is 'different'.
     chunks_by_tree : int
         Chunks that equal digests alone prove to agree.
     chunk_elements : int
@@ -80,10 +80,13 @@ class FieldSketchComparison:
         Widths of a fine and of a coarse cell; 0 where the rule has none.
     device : str
         Where both sketches lie.
+    digests_decide : bool
+        Whether digests that differ prove a difference, as exact ones do.
     chunks_proven : int
         Chunks without a difference.
-    verdict : {'same', 'open'}
-        'same': every element agrees within the tolerance. 'open': only the data can decide.
+    verdict : {'same', 'different', 'open'}
+        'same': every element agrees within the tolerance. 'different': an element of each open chunk differs.
+        'open': only the data can decide.
     same : bool
         True where the verdict is 'same'; `bool(found)` gives it.
     """
@@ -104,6 +107,7 @@ class FieldSketchComparison:
     cell: float
     coarse_cell: float
     device: str
+    digests_decide: bool
 
     @property
     def chunks_proven(self) -> int:
@@ -112,8 +116,12 @@ class FieldSketchComparison:
 
     @property
     def verdict(self) -> str:
-        """'same': every element agrees within the tolerance; 'open': only the data can decide."""
-        return "open" if self.chunks_open else "same"
+        """'same': every element agrees within the tolerance; 'different': an element of each open chunk
+        differs; 'open': only the data can decide.
+        """
+        if self.same:
+            return "same"
+        return "different" if self.digests_decide else "open"
 
     @property
     def same(self) -> bool:
@@ -128,11 +136,17 @@ class FieldSketchComparison:
 class SketchComparison:
     """What two sketches show, by field.
 
-    >>> a = twinrun.sketch({"x": np.zeros(10), "y": np.zeros(10)})
-    >>> b = twinrun.sketch({"x": np.zeros(10), "y": np.ones(10)})
+    >>> a = twinrun.sketch({"x": np.zeros(10), "y": np.zeros(10)}, atol=1e-6)
+    >>> b = twinrun.sketch({"x": np.zeros(10), "y": np.ones(10)}, atol=1e-6)
     >>> found = a.compare(b)
     >>> found.verdict, found.open, found["x"].verdict
     ('open', ['y'], 'same')
+
+    Exact sketches decide:
+
+    >>> found = twinrun.sketch({"y": np.zeros(10)}).compare(twinrun.sketch({"y": np.ones(10)}))
+    >>> found.verdict, found.different
+    ('different', ['y'])
 
     Attributes
     ----------
@@ -140,12 +154,15 @@ class SketchComparison:
         In the order of the first sketch.
     seconds : float
         Time of the comparison, in seconds.
-    verdict : {'same', 'open'}
-        'same': all fields agree. 'open': at least one field needs its data.
+    verdict : {'same', 'different', 'open'}
+        'same': all fields agree. 'different': at least one field differs. 'open': none is known to differ,
+        and at least one needs its data.
     same : bool
         True where the verdict is 'same'; `bool(found)` gives it.
+    different : list of str
+        Names of the fields that differ.
     open : list of str
-        Names of the fields that need their data.
+        Names of the fields that need their data. Fields that differ are not among them.
     """
 
     fields: list[FieldSketchComparison]
@@ -153,8 +170,10 @@ class SketchComparison:
 
     @property
     def verdict(self) -> str:
-        """'same': all fields agree; 'open': at least one needs its data."""
-        return "same" if self.same else "open"
+        """'same': all fields agree; 'different': at least one differs; 'open': at least one needs its data."""
+        if self.same:
+            return "same"
+        return "different" if self.different else "open"
 
     @property
     def same(self) -> bool:
@@ -165,9 +184,14 @@ class SketchComparison:
         return self.same
 
     @property
+    def different(self) -> list[str]:
+        """Names of the fields that differ."""
+        return [f.field for f in self.fields if f.verdict == "different"]
+
+    @property
     def open(self) -> list[str]:
         """Names of the fields that need their data."""
-        return [f.field for f in self.fields if not f.same]
+        return [f.field for f in self.fields if f.verdict == "open"]
 
     def __getitem__(self, name: str) -> FieldSketchComparison:
         for f in self.fields:
@@ -363,7 +387,7 @@ class Sketch:
         Returns
         -------
         SketchComparison
-            'same' is proven. 'open' is not a difference yet: only the data can decide.
+            'same' and 'different' are proven. 'open' is not a difference yet: only the data can decide.
 
         Raises
         ------
@@ -435,6 +459,7 @@ class Sketch:
             cell=found.cell,
             coarse_cell=found.coarse_cell,
             device=_device_name(self._fields[name].device),
+            digests_decide=found.decided,
         )
 
     def _chosen(self, globs: list[str] | None) -> list[str]:

@@ -330,18 +330,14 @@ Result<> run_sketches(const FieldSide& a, const FieldSide& b, const ChunkProof& 
     return success();
 }
 
-// What digests left open, where no elements are at hand. Exact digests that differ decide it, for
-// equal values have equal ones. Those of the published kind have not: they see the sign of a zero.
-// Error: other digests do not decide.
+// What digests left open, where no elements are at hand. Error: they do not decide it.
 Result<> without_elements(const FieldSide& a, std::span<const Range> open, const ChunkProof& proof,
                           const CompareOptions& options, FieldResult& result) {
     const FieldMetadata& field = *metadata_of(a);  // whose settings are those of b
-    const bool decides = is_exact(field.settings.rule.kind) && field.settings.kind == DigestKind::linear &&
-                         options.rule.tolerance == Tolerance{} && options.rule.measure.plain();
     const std::uint64_t chunk = proof.shape().chunk_scalars;
     const std::uint64_t begin = open.front().begin * chunk;
     const std::uint64_t end = std::min(field.scalars(), begin + chunk);
-    if (!decides) {
+    if (!digests_decide(field, options.rule)) {
         return Error{ErrorCode::not_found,
                      "the metadata cannot decide from element " +
                          std::to_string(begin / scalars_per_item(field.dtype)) +

@@ -148,6 +148,7 @@ Result<SketchComparison> DeviceSketch::compare(const DeviceSketch& b, const Diff
     }
     TWR_TRY(const Tables all, tables());
     SketchComparison found;
+    found.decided = digests_decide(field, rule);
     const std::uint64_t chunks = found.chunks = field.chunks();
     if (chunks == 0) return found;
     if (chunks >> 32 != 0)

@@ -94,6 +94,7 @@ Result<SketchComparison> HostSketch::compare(const HostSketch& b, const Differen
     const FieldMetadata& field = field_;
     TWR_TRY(const ChunkProof proof, ChunkProof::between(field, b.field_, rule));
     SketchComparison found;
+    found.decided = digests_decide(field, rule);
     const std::uint64_t chunks = found.chunks = field.chunks();
     if (chunks == 0) return found;
     if (chunks >> 32 != 0)

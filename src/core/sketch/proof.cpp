@@ -53,6 +53,11 @@ std::string why_not_staged(const FieldMetadata& a, const FieldMetadata& b, Metho
                            : "the metadata was made for a wider tolerance than the one asked for";
 }
 
+bool digests_decide(const FieldMetadata& field, const DifferenceRule& rule) {
+    return is_exact(field.settings.rule.kind) && !is_published(field) && rule.tolerance == Tolerance{} &&
+           rule.measure.plain();
+}
+
 void ProvenDrift::add(std::span<const std::uint64_t, 8> counts) {
     for (std::size_t c = 0; c < by_cells.size(); ++c)
         by_cells[c] += counts[c];

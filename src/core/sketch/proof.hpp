@@ -29,6 +29,11 @@ enum class Method : std::uint8_t {
 std::string why_not_staged(const FieldMetadata& a, const FieldMetadata& b, Method method,
                            const DifferenceRule& rule);
 
+// Whether digests of this field that differ prove that values differ: exact ones do, for equal
+// values have equal ones. Those of the published kind do not: they see the sign of a zero.
+// field: of either run; why_not_staged has nothing against the two.
+[[nodiscard]] bool digests_decide(const FieldMetadata& field, const DifferenceRule& rule);
+
 // What is known of scalars that were proven equal without being read.
 struct ProvenDrift {
     std::uint64_t by_tree = 0;  // scalars in chunks with equal coarse digests

@@ -98,7 +98,7 @@ def test_a_silent_server_is_waited_for_within_a_limit(
             read()
     finally:
         ended.set()
-    assert len(server.asked) > 1  # making the client may take the first attempt
+    assert server.asked  # on a busy machine, making the client may take all attempts but one
 
 
 def test_a_slow_server_is_waited_for_within_a_limit(

@@ -85,8 +85,14 @@ def check_equal(found: twinrun.SketchComparison, truth: twinrun.Comparison) -> N
             assert f.chunks_open == sketch["chunks_out"]
         if not t.same:
             assert not f.same
+        decides = (f.atol, f.rtol) == (0, 0) and t.method != "published"
+        assert f.digests_decide == decides
+        if decides:
+            assert f.same == t.same, "exact digests that differ are a difference"
+            assert f.verdict == ("same" if t.same else "different")
     assert found.same == all(f.same for f in found.fields)
-    assert found.open == [f.field for f in found.fields if not f.same]
+    assert sorted([*found.open, *found.different]) == sorted(f.field for f in found.fields if not f.same)
+    assert found.verdict == ("different" if found.different else "open" if found.open else "same")
 
 
 @pytest.mark.parametrize(
@@ -150,7 +156,7 @@ def test_wider_tolerances_and_settings_that_cannot_be_compared() -> None:
     a, b = twinrun.sketch({"x": x, "n": n}, atol=1e-3), twinrun.sketch({"x": y, "n": n + 1}, atol=1e-3)
     for wider in (1e-3, 3e-3):
         result = a.compare(b, atol=wider)
-        assert result.open == ["n"] and result.verdict == "open", "integers are exact"
+        assert result.different == ["n"] and result.verdict == "different", "integers are exact"
         assert (result["x"].atol, result["n"].atol) == (wider, 0.0)
     assert a.compare(twinrun.sketch({"x": y + np.float32(0.01), "n": n}, atol=1e-3)).open == ["x"]
     with pytest.raises(Incomparable, match="field 'x'"):
@@ -333,5 +339,5 @@ def test_own_tolerances_are_not_for_what_compares_exactly() -> None:
     assert of_a.compare(of_b, fields=["x"]).verdict == "same"
     assert of_a.compare(of_b, fields=["n"]).verdict == "same"
     for name in ("b", "t"):
-        assert of_a.compare(of_b, fields=[name]).verdict == "open"
+        assert of_a.compare(of_b, fields=[name]).verdict == "different"
         assert of_a.compare(twinrun.sketch(a, tolerances=own), fields=[name]).verdict == "same"
