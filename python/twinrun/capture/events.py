@@ -44,7 +44,7 @@ class StepEvents:
     """The events of one step, whose digests may be under way."""
 
     __slots__ = (
-        "alone", "events", "kept", "places", "problems", "ready", "started", "waiting", "wanted",
+        "alone", "events", "kept", "places", "problems", "ready", "started", "twice", "waiting", "wanted",
     )  # fmt: skip
 
     def __init__(self, wanted: Sequence[Wanted] = ()) -> None:
@@ -55,6 +55,8 @@ class StepEvents:
         # Digests under way, and the values that they belong to, one after the other.
         self.started: list[_core.WordDigests] = []
         self.waiting: list[Traced] = []
+        # Values that are the same arrays as others: (value, the other one).
+        self.twice: list[tuple[Traced, Traced]] = []
         self.kept: dict[str, object] = {}
         # Of what is kept: (shape, offset) in the global array that it is a part of.
         self.places: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
@@ -69,7 +71,10 @@ class StepEvents:
         """Reads the digests into the values. Waits for devices."""
         for traced, read in zip(self.waiting, digests_read(self.started), strict=True):
             traced.digest, traced.dtype, traced.shape = read
-        self.started, self.waiting = [], []
+        for one, other in self.twice:
+            one.digest, one.dtype, one.shape = other.digest, other.dtype, other.shape
+            one.kept, one.missing = other.kept, other.missing
+        self.started, self.waiting, self.twice = [], [], []
 
     def fields(self) -> dict[str, object]:
         """The fields of the step. Reads its digests."""
@@ -277,6 +282,12 @@ class EventWriter:
         batch.arrays.append(array)
         if keep is not None:
             batch.kept.append(_Kept(one, array, keep, None))
+
+    def see_twice(self, event: Event, name: str, other: Traced, *, out: bool, role: Any) -> None:
+        """Adds an array that the event has already as another value: it is digested once."""
+        one = Traced(name, out, role, "", ())
+        event.values.append(one)
+        self._step.twice.append((one, other))
 
     def together(self) -> contextlib.AbstractContextManager[None]:
         """Values that are seen within this context are digested in one batch, at its end: they must not

@@ -170,7 +170,7 @@ class SketchComparison:
 
     @property
     def verdict(self) -> str:
-        """'same': all fields agree; 'different': at least one differs; 'open': at least one needs its data."""
+        """'same': all fields agree; 'different': one differs or more; 'open': one needs its data or more."""
         if self.same:
             return "same"
         return "different" if self.different else "open"

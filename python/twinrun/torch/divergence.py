@@ -19,7 +19,11 @@ __all__ = ["Divergence"]
 
 
 class Divergence:
-    """The first divergence of a trace from its reference. action: `on_divergence` of `trace`."""
+    """The first divergence of a trace from its reference. action: `on_divergence` of `trace`. raised: the
+    error of a callback, which is the training's own.
+    """
+
+    raised: Exception | None = None
 
     def __init__(
         self, reference: Reference, action: Callable[[Origin], object] | str, problems: list[str]
@@ -46,7 +50,11 @@ class Divergence:
         """Does what the caller asked for. Raises TraceDiverged where this process stops alone."""
         path = self._reference.path
         if callable(self._action):
-            self._action(found)
+            try:
+                self._action(found)
+            except Exception as e:
+                self.raised = e
+                raise
         elif self._action == "stop" and self._mark is None:
             raise TraceDiverged.at(found, path, self._reference.other_version())
         else:

@@ -164,7 +164,8 @@ class Guard:
         """What work ends with, if with an error. True: the training does not see the error."""
         if error is None or not isinstance(error, Exception):
             return False
-        if isinstance(error, (TraceDiverged, ReplicasDiffer)) or self.raises:  # the caller asked for it
+        asked = isinstance(error, (TraceDiverged, ReplicasDiffer)) or self._iterations.is_callers(error)
+        if asked or self.raises:
             self.stopped = True
             return False
         self._stop(f"{what}: {type(error).__name__}: {error}")

@@ -49,6 +49,10 @@ class Iterations:
         """Writes what was not traced into the iteration under way."""
         self._writer.problem(text)
 
+    def is_callers(self, error: BaseException) -> bool:
+        """Whether a callback of the training's own raised this error."""
+        return self._divergence is not None and self._divergence.raised is error
+
     def has_gradients_alone(self) -> bool:
         """Whether the iteration under way has gradients, and nothing of a forward pass."""
         phases = self._writer.phases()

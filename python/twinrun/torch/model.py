@@ -12,7 +12,7 @@ from .module_facts import OwnFacts
 from .wrappers import is_compiled, paths_of
 
 __all__ = [
-    "Owned", "Owner", "Owners", "Watched", "hook_after", "hook_before", "kind_of", "modules_of", "owners_of",
+    "Owned", "Owner", "Owners", "Watched", "hook_after", "hook_before", "kind_of", "modules_of", "move_last", "owners_of",
     "watched_modules",
 ]  # fmt: skip
 
@@ -49,18 +49,23 @@ Owners = Mapping[int, Owner]
 class Watched:
     """A module of the model: its path and class, and the parameters and buffers that its own code uses.
 
-    calls: of the model, in this iteration. called: whether it was called in this iteration. compiled: whether
-    it is, or wraps, what `torch.compile` made of it. inside: whether it lies within such a module. own: facts
-    of the module, and not of what wraps it.
+    calls: of the model, in this iteration. called: whether it was called in this iteration. last_call: the
+    number of the last call, -1 for none in this iteration. compiled: whether it is, or wraps, what
+    `torch.compile` made of it. inside: whether it lies within such a module. own: facts of the module, and
+    not of what wraps it. above: the nearest module around it that is watched. below: those that have it
+    there.
     """
 
     __slots__ = (
-        "buffers", "called", "calls", "compiled", "inside", "kind", "module", "own", "parameters", "path",
-        "root",
+        "above", "below", "buffers", "called", "calls", "compiled", "inside", "kind", "last_call", "module", "own",
+        "parameters", "path", "root",
     )  # fmt: skip
 
-    def __init__(self, path: str, module: torch.nn.Module, root: bool) -> None:
-        self.path, self.module, self.root = path, module, root
+    def __init__(self, path: str, module: torch.nn.Module, above: Watched | None) -> None:
+        self.path, self.module, self.root = path, module, above is None
+        self.above = above
+        self.below: list[Watched] = []
+        self.last_call = -1
         self.kind = kind_of(module)
         self.own = OwnFacts(module)
         self.calls = 0
@@ -71,7 +76,7 @@ class Watched:
     def hold(self, other: Watched) -> None:
         """Takes over what was found out anew of the same module. Its calls stay counted."""
         self.parameters, self.buffers = other.parameters, other.buffers
-        self.compiled, self.inside = other.compiled, other.inside
+        self.compiled, self.inside, self.above = other.compiled, other.inside, other.above
         if self.own.module is not other.own.module:
             self.own = other.own
 
@@ -92,6 +97,12 @@ def modules_of(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, b
         if within or isinstance(module, torch.jit.ScriptModule):
             scripted.add(name)
         yield name, module, within
+
+
+def move_last(hooks: dict[int, Any], own: Any) -> None:
+    """Lets one hook of an ordered dictionary of PyTorch run after all others. own: what removes it."""
+    if next(reversed(hooks), own.id) != own.id and own.id in hooks:
+        hooks[own.id] = hooks.pop(own.id)
 
 
 def hook_before(module: torch.nn.Module, hook: Callable[..., None]) -> Any:
@@ -131,7 +142,7 @@ def watched_modules(models: Mapping[str, torch.nn.Module], patterns: Sequence[st
             if name == "" or (
                 not same and not within and any(fnmatch.fnmatchcase(path, p) for p in patterns)
             ):
-                parent = Watched(path, module, name == "")
+                parent = Watched(path, module, None if name == "" else parent)
                 parent.inside = name != "" and name.rpartition(".")[0] in compiled
                 watched.append(parent)
             assert parent is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -11,9 +11,10 @@ import torch
 from ..runs.events import Event
 from ..runs.gaps import NOT_LOOKED_INTO
 from ..runs.structure import Fact
+from .arguments import changed, given
 from .generators import Generators
 from .guard import Guard
-from .model import Owned, Watched, hook_after, hook_before
+from .model import Owned, Watched, hook_after, hook_before, move_last
 from .modes import compiling, in_backward
 from .module_gradients import ModuleGradients, sequence_number
 from .node_gradients import NodeGradients
@@ -23,6 +24,9 @@ from .traced_model import TracedModel
 from .values import Leaf, leaves, same_tensors, tensors_among
 
 __all__ = ["ModuleHooks"]
+
+
+_GONE = "there no more"  # what a module took out of a container of its caller
 
 
 def _extra(module: torch.nn.Module) -> str:
@@ -62,7 +66,7 @@ class _After(_Hook):
 
     def __call__(self, module: torch.nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
         if not compiling():
-            self._hooks.leave(self._watched, output)
+            self._hooks.leave(self._watched, args, kwargs, output)
 
 
 class ModuleHooks:
@@ -93,6 +97,12 @@ class ModuleHooks:
             hooks.append(hook_after(w.module, _After(self, w), always=True))
             handles.append(hooks[1])
 
+    def _come_last(self) -> None:
+        """Lets the hooks run after those that were added since: these may change what is seen."""
+        for w, hooks in self._hooks.items():
+            move_last(w.module._forward_pre_hooks, hooks[0])
+            move_last(w.module._forward_hooks, hooks[1])
+
     def detach(self, watched: Iterable[Watched]) -> None:
         """Removes the hooks of modules that are no longer in the model."""
         for w in watched:
@@ -106,6 +116,7 @@ class ModuleHooks:
         for w in self._model.watched:
             w.calls = 0
             w.called = False
+            w.last_call = -1
             w.own.begin_iteration()
 
     def enter(self, w: Watched, args: tuple, kwargs: dict) -> None:
@@ -121,34 +132,35 @@ class ModuleHooks:
         position, recorder = self._position, self._recorder
         if phase == "forward" and (w.root or not self.entered or self._model.has_lazy):
             self._look()
+            self._come_last()
         self.entered = w.called = True
         if phase == "forward":
             while position.frames and position.frames[-1].phase != "forward":
                 position.frames.pop()  # a recomputation that ended early
-            if w.root:
+            if w.root and not any(frame.watched is w for frame in position.frames):  # a model may call itself
                 position.microbatch = w.calls
                 w.calls += 1
         objects: list[str] = []
         facts: list[Fact] = []
         named: list[Leaf] = []
         if len(args) == 1 and not kwargs and type(args[0]) is torch.Tensor:  # most modules take one
-            taken = given = [("args.0", args[0])]
+            taken = unnamed = [("args.0", args[0])]
         else:
-            taken = given = leaves("args", args, others=objects, facts=facts, attributes=objects)
+            taken = unnamed = leaves("args", args, others=objects, facts=facts, attributes=objects)
             if kwargs:
                 named = leaves("kwargs", kwargs, others=objects, facts=facts, attributes=objects)
-                taken = given + named
+                taken = unnamed + named
             facts += same_tensors(taken)
         stops = [node for t in tensors_among(taken) if (node := t.grad_fn) is not None]
-        call = position.new_call()
+        call = w.last_call = position.new_call()
         event = recorder.event(phase, w.path, w.kind, "forward", call)
-        position.frames.append(Frame(call, phase, w, sequence_number(), stops))
+        position.frames.append(Frame(call, phase, w, sequence_number(), stops, given(taken)))
         recorder.setting(event, "settings", f"{_extra(w.module)} training={w.module.training}")
         event.structure = f"{event.structure}{w.own.line()}"
         for name in objects:
             recorder.setting(event, name, NOT_LOOKED_INTO)
         with recorder.together():
-            recorder.see_leaves(event, given, out=False, facts=facts)
+            recorder.see_leaves(event, unnamed, out=False, facts=facts)
             if named:
                 recorder.see_leaves(event, named, out=False)
             if w.parameters:
@@ -157,15 +169,15 @@ class ModuleHooks:
                 self._see_owned(event, w.buffers, "buffer", out=False)
         self._generators.add_states(event)
 
-    def leave(self, w: Watched, output: Any) -> None:
+    def leave(self, w: Watched, args: tuple, kwargs: dict, output: Any) -> None:
         """A module has returned."""
         if not self._guard.records():
             return
         grads = torch.is_grad_enabled()
         with self._guard.work(("the output of", w.path)):
-            self._leave(w, output, grads)
+            self._leave(w, args, kwargs, output, grads)
 
-    def _leave(self, w: Watched, output: Any, grads: bool) -> None:
+    def _leave(self, w: Watched, args: tuple, kwargs: dict, output: Any, grads: bool) -> None:
         frames, recorder = self._position.frames, self._recorder
         at = len(frames) - 1
         while at >= 0 and frames[at].watched is not w:
@@ -182,10 +194,23 @@ class ModuleHooks:
         else:
             found = leaves("output", output, others=objects, facts=facts, attributes=objects)
             facts += same_tensors(found)
+        if len(args) == 1 and not kwargs and type(args[0]) is torch.Tensor:
+            held = [("args.0", args[0])]
+        else:
+            held = [*leaves("args", args), *leaves("kwargs", kwargs)]
+        written, gone = changed(frame.given, held)
         for name in objects:
             recorder.setting(event, name, NOT_LOOKED_INTO, out=True)
+        for name in gone:
+            recorder.setting(event, name, _GONE, out=True)
         with recorder.together():
+            # What its code may have taken from modules that it did not call.
+            for other in w.below:
+                if other.last_call <= frame.call and frame.phase == "forward" and self._is_hooked(other):
+                    self._see_uncalled(event, other, f"{other.path[len(w.path) :].lstrip('.')}.", frame.call)
             recorder.see_leaves(event, found, out=True, facts=facts)
+            if written:
+                self._see_written(event, written, found)
             if w.buffers and w.module.training:
                 self._see_owned(event, w.buffers, "buffer", out=True)
         frames.pop()
@@ -200,6 +225,31 @@ class ModuleHooks:
             self._gradients.watch(nodes, w.path, w.kind, stops=stops, first=frame.sequence, hidden=hidden)
         if not frames:
             self._gradients.forget()
+
+    def _see_written(self, event: Event, written: Sequence[Leaf], outputs: Sequence[Leaf]) -> None:
+        """Adds what a module wrote into its caller's values. What works in place gives it as output, too."""
+        given_back = {id(t): name for name, t in outputs if isinstance(t, torch.Tensor)}
+        others = [leaf for leaf in written if id(leaf[1]) not in given_back]
+        if others:
+            self._recorder.see_leaves(event, others, out=True)
+        for name, t in written:
+            if id(t) in given_back:
+                self._recorder.see_twice(event, name, t, given_back[id(t)])
+
+    def _see_uncalled(self, event: Event, w: Watched, prefix: str, since: int) -> None:
+        """Adds what a module holds, and those below it that were not called since. prefix: of names."""
+        for role, owned in (("parameter", w.parameters), ("buffer", w.buffers)):
+            for one in owned:
+                if (t := one.tensor(role)) is not None:
+                    self._recorder.see_tensor(event, f"{prefix}{one.name}", t, out=False, role=role)
+        for other in w.below:
+            if other.last_call <= since and self._is_hooked(other):
+                below = other.path[len(w.path) :].lstrip(".")
+                self._see_uncalled(event, other, f"{prefix}{below}.", since)
+
+    def _is_hooked(self, w: Watched) -> bool:
+        """Whether its calls would be seen: a program may remove all hooks."""
+        return w in self._hooks and self._hooks[w][0].id in w.module._forward_pre_hooks
 
     def _see_owned(self, event: Event, owned: Iterable[Owned], role: str, *, out: bool) -> None:
         for one in owned:

@@ -9,7 +9,7 @@ import torch
 
 from ..runs.events import Event, Traced
 from .guard import Guard
-from .model import Owner, Owners
+from .model import Owner, Owners, move_last
 from .position import Position
 from .recorder import Recorder
 from .replica_checks import ReplicaChecks
@@ -52,6 +52,7 @@ class OptimizerHooks:
         self._optimizers, self._owners = optimizers, owners
         self._guard, self._position, self._recorder = guard, position, recorder
         self._replicas, self._ended = replicas, ended
+        self._hooks: list[tuple[torch.optim.Optimizer, Any, Any]] = []
         # The numbers of the calls of the step under way, by the id of their parameter.
         self._calls: dict[int, int] = {}
         # The parameters that an optimizer had last, by its label.
@@ -64,16 +65,23 @@ class OptimizerHooks:
             handles.append(optimizer.register_step_pre_hook(self._stepping(label)))
             last = number == len(self._optimizers) - 1
             handles.append(optimizer.register_step_post_hook(self._stepped(label, last)))
+            self._hooks.append((optimizer, *handles[-2:]))
+
+    def come_last(self) -> None:
+        """Lets the hooks run after those that were added since, which may change gradients and parameters."""
+        for optimizer, before, after in self._hooks:
+            move_last(optimizer._optimizer_step_pre_hooks, before)
+            move_last(optimizer._optimizer_step_post_hooks, after)
 
     def _stepping(self, label: str) -> Callable[..., None]:
         def before(optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
             self._position.optimizing = True
+            if self._guard.records():
+                with self._guard.work("the optimizer's step"):
+                    self._see(optimizer, label, out=False)
+            # Afterwards: where it raises, the trace has what differs.
             if self._replicas is not None and self._replicas.due():
                 self._replicas.check(lambda: self._replicated(optimizer, label))
-            if not self._guard.records():
-                return
-            with self._guard.work("the optimizer's step"):
-                self._see(optimizer, label, out=False)
 
         return before
 

@@ -20,6 +20,7 @@ from ..trace.site import Site
 from .generators import Generators
 from .position import Position
 from .values import (
+    TOO_DEEP,
     Leaf,
     digest_of_text,
     facts_of_parts,
@@ -175,6 +176,9 @@ class Recorder:
                 if one.requires_grad is not (role == "parameter") or not one.is_contiguous():
                     self._note(event, label, one, out, role)
                 continue
+            if one is TOO_DEEP:
+                self._writer.missing(event, label, repr(one), out=out, role=role)
+                continue
             text = plain_text(one)
             if text is not None:
                 self.setting(event, label, text, out=out)
@@ -186,6 +190,17 @@ class Recorder:
             if keep is not None and hasattr(one, "placements"):
                 places.update(_place_of(label, one))
         self._writer.see(event, tensors, out=out, role=role, keep=keep, places=places)
+
+    def see_twice(self, event: Event, name: str, t: torch.Tensor, seen: str) -> None:
+        """Adds a tensor that comes out of an event under another name, too. seen: that name."""
+        other = next(
+            (v for v in reversed(event.values) if v.out and v.role == "value" and v.name == seen), None
+        )
+        if other is None or not is_plain(t):  # it has parts
+            self.see_leaves(event, [(name, t)], out=True)
+            return
+        self._note(event, name, t, True, "value")
+        self._writer.see_twice(event, name, other, out=True, role="value")
 
     def uncalled(self, module: str, kind: str) -> None:
         """Adds what stands for a module of this iteration whose calls were not seen."""

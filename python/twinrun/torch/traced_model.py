@@ -96,7 +96,18 @@ class TracedModel:
                 old.hold(w)
             watched.append(old or w)
         self.watched[:] = watched
+        self._nest()
         return Changes(new, [*known.values()])
+
+    def _nest(self) -> None:
+        """Says of each module that is watched which ones are next below it."""
+        known = {(w.path, id(w.module)): w for w in self.watched}
+        for w in self.watched:
+            w.below = []
+        for w in self.watched:
+            if w.above is not None:
+                w.above = known[w.above.path, id(w.above.module)]
+                w.above.below.append(w)
 
     def _now(self) -> dict[str, torch.nn.Module]:
         return {name: m for name, m in self._models.items() if isinstance(m, torch.nn.Module)}

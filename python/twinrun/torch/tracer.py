@@ -6,7 +6,9 @@ Nothing here changes a value: hooks return None, and digests are made of what is
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -73,6 +75,7 @@ class Trace:
     ) -> None:
         self.problems: list[str] = []
         self._own_run, self._left = own_run, False
+        self._limit = self._deeper = -1  # of Python's recursion: before the trace, and in it
         self._handles: list[Any] = []
         self._mode: OperationMode | None = None
         position = self._position = Position(settings.start, settings.every)
@@ -82,7 +85,7 @@ class Trace:
             else Divergence(settings.reference, settings.on_divergence, self.problems)
         )
         # Where only some are asked for, a program may never call the model itself, or these.
-        self._all_modules = "*" in settings.modules
+        self._patterns, self._all_modules = settings.modules, "*" in settings.modules
         self._kept = KeptPlaces(settings.keep)
         writer = EventWriter(run.path, run.keeps_data, settings.keep)
         self._iterations = Iterations(run, writer, position, self._divergence)
@@ -167,7 +170,9 @@ class Trace:
             )
         try:
             with self._guard.work("the hooks of modules"):
+                self._deepen()
                 self._model.look()
+                self._warn_of_patterns()
                 self._uncalled = UncalledModules(self._model.watched, self._model.owners, self._all_modules)
                 self._modules.attach(self._model.watched, self._handles)
             with self._guard.work("the hooks of parameters"):
@@ -182,6 +187,27 @@ class Trace:
                 self.run.close()
             raise
         return self
+
+    def _deepen(self) -> None:
+        """Makes room for the calls of hooks: PyTorch calls a module with hooks through one function more, and
+        a model of many modules, one within the other, runs without a trace.
+        """
+        deepest = max(
+            (name.count(".") for m in self._model.each() for name, _ in m.named_modules()), default=0
+        )
+        self._limit = sys.getrecursionlimit()
+        self._deeper = self._limit + 2 * deepest + _FRAMES
+        sys.setrecursionlimit(self._deeper)
+
+    def _warn_of_patterns(self) -> None:
+        paths = [w.path for w in self._model.watched if not w.root]
+        for pattern in self._patterns:
+            if pattern != "*" and not any(fnmatch.fnmatchcase(path, pattern) for path in paths):
+                warnings.warn(
+                    f"twinrun: modules={pattern!r} matches no module: see model.named_modules()",
+                    RuntimeWarning,
+                    stacklevel=4,
+                )
 
     def _enter_mode(self) -> None:
         # Not as work of the guard, which takes modes away for its time.
@@ -235,6 +261,8 @@ class Trace:
             warnings.warn(f"twinrun: the trace could not be closed: {e}", RuntimeWarning, stacklevel=3)
 
     def _unhook(self) -> None:
+        if sys.getrecursionlimit() == self._deeper:
+            sys.setrecursionlimit(self._limit)
         for handle in self._handles:
             with contextlib.suppress(Exception):
                 handle.remove()
@@ -245,6 +273,8 @@ class Trace:
 
     def _look_at_model(self, *, at_end: bool = False) -> list[Watched]:
         """Hooks the modules and parameters that came into the models, in place of others or besides them."""
+        if not at_end:
+            self._steps.come_last()
         changes = self._model.look(at_end=at_end)
         if changes is None:
             return []
@@ -377,6 +407,7 @@ def _names(modules: Sequence[Watched]) -> str:
 
 
 _MOST_NAMES = 5
+_FRAMES = 100  # of the trace's own work within a hook
 _UNCALLED = "the model was not called in an iteration to be traced"
 _COMPILED = "what torch.compile makes of a model is traced by trace(torch.compile(model), …)"
 

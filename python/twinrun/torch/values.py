@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections import deque
+from collections import UserList, deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from ..errors import TwinrunError
 from ..runs.digest import digest_of_text
 from ..runs.plain_values import SAID, text_of
 from ..runs.structure import CLASS, GRAD, SAME, STRIDES, Fact, canonical, more_attributes, texts_of
 
 __all__ = [
-    "Leaf", "digest_of_text", "facts_of_parts", "gradient_leaves", "is_plain", "leaves", "local_tensors", "memory_of",
+    "TOO_DEEP", "Leaf", "digest_of_text", "facts_of_parts", "gradient_leaves", "is_plain", "leaves", "local_tensors", "memory_of",
     "memory_of_plain", "plain_text", "put", "same_tensors", "strides_of", "tensors_among", "tensors_of",
 ]  # fmt: skip
 
@@ -39,6 +38,10 @@ _is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 _is_zero = torch.Tensor._is_zerotensor
 
 
+class _TooDeep(Exception):
+    """Something lies in too many containers."""
+
+
 class _Text:
     """A value of Python that is neither tensor nor plain, by what says all of it."""
 
@@ -47,6 +50,10 @@ class _Text:
 
     def __repr__(self) -> str:
         return self._text
+
+
+# In the place of what lies in more than 20 containers, one within the other.
+TOO_DEEP = _Text(f"more than {_DEEPEST} containers, one within the other")
 
 
 def plain_text(one: Any) -> str | None:
@@ -62,7 +69,6 @@ def leaves(
     name: str,
     what: Any,
     found: list[Leaf] | None = None,
-    depth: int = 0,
     others: list[str] | None = None,
     facts: list[Fact] | None = None,
     attributes: list[str] | None = None,
@@ -72,6 +78,22 @@ def leaves(
     fields. What kinds of containers and objects there are comes into `facts`.
     """
     found = [] if found is None else found
+    try:
+        return _walked(name, what, found, 0, others, facts, attributes)
+    except _TooDeep:  # nothing that holds itself is walked to its end
+        found.append((name, TOO_DEEP))
+        return found
+
+
+def _walked(
+    name: str,
+    what: Any,
+    found: list[Leaf],
+    depth: int,
+    others: list[str] | None,
+    facts: list[Fact] | None,
+    attributes: list[str] | None,
+) -> list[Leaf]:
     kind = type(what)
     # The types that most values have come first: to ask whether one is a Mapping takes longest.
     if kind is _TENSOR or kind is _PARAMETER or what is None:
@@ -81,7 +103,7 @@ def leaves(
         found.append((name, what))
         return found
     if depth >= _DEEPEST:
-        raise TwinrunError(f"more than {_DEEPEST} containers, one within the other", where=name)
+        raise _TooDeep
     if facts is not None:
         top = depth == 0 and name in _CALLS  # their class says nothing
         if kind is not tuple and kind is not list:
@@ -90,16 +112,16 @@ def leaves(
             facts.append((name, CLASS, kind.__name__))
     if kind is not tuple and kind is not list and isinstance(what, Mapping):
         for key, one in what.items():
-            leaves(f"{name}.{key}", one, found, depth + 1, others, facts, attributes)
-    elif isinstance(what, (list, tuple, deque)):
+            _walked(f"{name}.{key}", one, found, depth + 1, others, facts, attributes)
+    elif isinstance(what, (list, tuple, deque, UserList)):
         for number, one in enumerate(what):
             if type(one) is _TENSOR:  # most of them, without a call
                 found.append((f"{name}.{number}", one))
             else:
-                leaves(f"{name}.{number}", one, found, depth + 1, others, facts, attributes)
+                _walked(f"{name}.{number}", one, found, depth + 1, others, facts, attributes)
     elif dataclasses.is_dataclass(what) and not isinstance(what, type):
         for field in dataclasses.fields(what):
-            leaves(
+            _walked(
                 f"{name}.{field.name}",
                 getattr(what, field.name, None),
                 found,
@@ -110,8 +132,8 @@ def leaves(
             )
         if attributes is not None:
             attributes += [f"{name}.{attribute}" for attribute in more_attributes(what)]
-    elif type(what) is np.ndarray and (as_tensor := _tensor_of(what)) is not None:
-        found.append((name, as_tensor))
+    elif isinstance(what, np.ndarray) and (parts := _parts_of(what)) is not None:
+        found += [(name + label, part) for label, part in parts]
     elif (text := text_of(what, _OTHER_LEAVES)) is not None:
         found.append((name, _Text(text)))
     elif others is not None:
@@ -122,6 +144,16 @@ def leaves(
 def gradient_leaves(gradients: Iterable[torch.Tensor | None]) -> list[Leaf]:
     """The same of the gradients that a node of the graph takes or gives: each is a tensor or None."""
     return [(f"grad.{number}", one) for number, one in enumerate(gradients)]
+
+
+def _parts_of(array: np.ndarray) -> list[Leaf] | None:
+    """An array of NumPy as a tensor, and its mask if it has one: what a mask covers has no value."""
+    if not isinstance(array, np.ma.MaskedArray):
+        values = _tensor_of(array)
+        return None if values is None else [("", values)]
+    mask = np.ma.getmaskarray(array)
+    values = None if mask.dtype != bool else _tensor_of(np.where(mask, array.dtype.type(0), array.data))
+    return None if values is None else [("", values), (".mask", torch.from_numpy(mask.copy()))]
 
 
 def _tensor_of(array: np.ndarray) -> torch.Tensor | None:
@@ -229,7 +261,8 @@ def local_tensors(name: str, t: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
             return local_tensors(f"{name}@local", local())
     if t.layout is torch.sparse_coo:
         t = t.detach()
-        return [(f"{name}.indices", t._indices()), (f"{name}.values", t._values())]
+        size = torch.tensor(t.shape, dtype=torch.int64)  # its parts do not tell
+        return [(f"{name}.indices", t._indices()), (f"{name}.values", t._values()), (f"{name}.size", size)]
     if t.is_nested:
         return [
             pair for n, one in enumerate(t.detach().unbind()) for pair in local_tensors(f"{name}.{n}", one)

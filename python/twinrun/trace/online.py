@@ -10,6 +10,7 @@ from ..runs.events import VERSION, Event
 from .alignment import is_rest, leading
 from .reading import TraceSubject
 from .result import Origin
+from .versions import levels_differ
 from .walk import first_of_events
 
 __all__ = ["Reference", "TraceDiverged"]
@@ -76,6 +77,8 @@ class Reference:
         theirs, told, _ = self._subject.events(self._rank, iteration)
         for text in (*told, *problems):
             raise Incomparable(text, where=self.path)
+        if not self._subject.written_otherwise() and (said := levels_differ(theirs, events)):
+            raise Incomparable(said, where=self.path)
         if is_rest(events) and not is_rest(theirs):  # recorded after the last step of this run
             return first_of_events(iteration, leading(theirs), events, self._rank)
         if is_rest(theirs) and not is_rest(events):  # or of the reference, which ended there

@@ -171,6 +171,8 @@ class Origin:
     inputs_not_compared: int = 0
     not_compared: str = ""
     structure: list[StructureDifference] = field(default_factory=list)
+    # Whether traced code made the input: a model may call itself.
+    _within: bool = field(default=False, repr=False, compare=False)
 
     def __str__(self) -> str:
         from .words import origin_text

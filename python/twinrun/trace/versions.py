@@ -1,4 +1,4 @@
-"""Two traces that two versions of twinrun wrote: which kinds of records only one of them has."""
+"""Two traces of two versions of twinrun, or of two levels: which kinds of records only one of them has."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..runs.events import Event, Traced
 from ..runs.gaps import WRITTEN, gap, may_be_alone
 from .reading import TraceSubject
 
-__all__ = ["KindsOfRecords"]
+__all__ = ["KindsOfRecords", "levels_differ"]
 
 _MOST_KINDS = 5
 _ROLES = {"rng": "states of generators", "state": "states of optimizers", "value": "values"}
@@ -34,13 +34,31 @@ def _of_value(v: Traced) -> str:
     return _ROLES.get(v.role, f"{v.role}s")
 
 
+def levels_differ(ours: Sequence[Event], theirs: Sequence[Event]) -> str:
+    """Says so where one of two traces has operations in an iteration, and the other one has none; or ''."""
+    said = [
+        "level 'ops'" if any(map(_is_operation, events)) else "level 'modules'" for events in (ours, theirs)
+    ]
+    return (
+        ""
+        if said[0] == said[1]
+        else f"{said[0]} in one trace, {said[1]} in the other: trace both with one level"
+    )
+
+
+def _is_operation(e: Event) -> bool:
+    """Whether it is one of PyTorch's, such as aten.mm.default."""
+    return e.phase != "record" and " " not in e.operation and e.operation.count(".") > 1
+
+
 class KindsOfRecords:
-    """The kinds of records of two traces, as far as they were compared. Nothing is looked at where one
-    version of twinrun wrote both.
+    """The kinds of records of two traces, as far as they were compared. Where one version of twinrun wrote
+    both, only the level of the first iteration is looked at.
     """
 
     def __init__(self, a: TraceSubject, b: TraceSubject) -> None:
         self._subjects = a, b
+        self._levels: str | None = None  # how they differ; None: nobody looked
         # Kinds of events; and of values, by the kind of their event.
         self._events: tuple[set[str], set[str]] = (set(), set())
         self._values: tuple[set[tuple[str, bool, str]], set[tuple[str, bool, str]]] = (set(), set())
@@ -48,7 +66,11 @@ class KindsOfRecords:
     def add(self, ours: Sequence[Event], theirs: Sequence[Event]) -> None:
         """The events of an iteration, of both traces."""
         a, b = self._subjects
-        if not ours or not theirs or a.written_by() == b.written_by():
+        if not ours or not theirs:
+            return
+        if a.written_by() == b.written_by():
+            if self._levels is None:
+                self._levels = levels_differ(ours, theirs)
             return
         for side, events in enumerate((ours, theirs)):
             for e in events:
@@ -60,7 +82,7 @@ class KindsOfRecords:
 
     def notes(self) -> list[str]:
         """What only one of the traces has, in one line for each that lacks something."""
-        found = []
+        found = [self._levels] if self._levels else []
         for side in (0, 1):
             lacking, other = self._subjects[side], self._subjects[1 - side]
             only = self._lacked(side)

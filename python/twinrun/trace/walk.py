@@ -176,6 +176,8 @@ class Walk:
         self.event: Event | None = None  # the one under way
         self.draws = False  # whether the state of a generator that it is given differs
         self.seen = StructureSeen()
+        # The call whose own code made the input that differs first; -1 for none.
+        self._blamed = -1
 
     def problem(self, text: str) -> None:
         if len(self.result.problems) < _MOST_PROBLEMS:
@@ -220,6 +222,7 @@ class Walk:
         return self.around or [n.told() for n in self.before]
 
     def iteration(self, number: int, a: Sequence[Event], b: Sequence[Event]) -> None:
+        self._blamed = -1
         wheres = f"rank {self.rank}, " if self.rank or self.names_rank else ""
         calls: dict[int, _Call] = {}  # by the number that run a gave them
         seen = self.seen = StructureSeen()
@@ -277,6 +280,8 @@ class Walk:
                 call.ins_unknown = call.ins_unknown or f"{site}: {found.ins_unknown}"
             if found.ins:
                 call.ins_differ = True
+                if e.call == self._blamed:
+                    self._took(site, e, at, found, call)
                 if not self.differed:
                     self._entered(site, e, at, found, calls, before or call.ins_unknown, call)
             own = found.outs and not call.ins_differ and not call.inner_differs
@@ -351,7 +356,23 @@ class Walk:
                 module = outer.event.module if outer is not None else ""
             elif e.phase == "backward" and outer is not None:
                 module = outer.event.module
-        self.origin(call.counted(Origin(self.rank, site, "input", module, e.kind, at, found.ins)))
+        if self.first is None and outer is not None and outer.event.module == module:
+            self._blamed = outer.event.call
+        within = outer is not None and e.phase == "forward"
+        origin = Origin(self.rank, site, "input", module, e.kind, at, found.ins, _within=within)
+        self.origin(call.counted(origin))
+
+    def _took(self, site: Site, e: Event, at: int, found: _Found, call: _Call) -> None:
+        """The code that is blamed for the first difference took a parameter that differs, of a module that it
+        did not call: such are seen when it has returned.
+        """
+        taken = [v for v in found.ins if v.role in ("parameter", "buffer")]
+        if not taken or self.first is None:
+            return
+        self._blamed = -1
+        first = call.counted(Origin(self.rank, site, "input", e.module, e.kind, at, taken))
+        first.generator, first.names_rank = self.first.generator, self.first.names_rank
+        self.result.origins[0] = self.first = first
 
     def end(self) -> None:
         self.event = None

@@ -179,7 +179,9 @@ def origin_text(o: Origin) -> str:
         roles = {v.role for v in o.values}
         if roles <= {"value"} and o.site.phase == "forward":
             inside = "the own code of " + o.module if o.module else "the code around it"
-            if not o.site.module and o.site.operation == "forward":
+            if not o.site.module and o.site.operation == "forward" and o._within:
+                said = f"{before} its input differs: {_names(o.values)}; made by the own code of the model"
+            elif not o.site.module and o.site.operation == "forward":
                 said = f"what the model is given differs: {_names(o.values)}"
             else:
                 said = f"{before} its input differs: {_names(o.values)}; made by {inside}"
@@ -255,7 +257,7 @@ def trace_lines(result: TraceComparison, verbose: bool = False) -> list[str]:
         for near in result.around:
             lines.append(one_line(f"  {marks.get(near.state, ' ')} {near.site}: {near.text}"))
         lines.append("")
-        lines.append(f"what differs at {first.site}:")
+        at = len(lines)
         if first.signature:
             lines.append(f"  operation: {first.signature}")
         shown_values = first.values[: None if verbose else 10]
@@ -268,6 +270,8 @@ def trace_lines(result: TraceComparison, verbose: bool = False) -> list[str]:
             lines.append(f"  and {len(beside) - 10} more")
         if first.module != first.site.module:
             lines.append(f"  made by: {first.module or 'the code around the model'}")
+        if len(lines) > at:
+            lines.insert(at, f"what differs at {first.site}:")
         others = [o for rank, o in result.firsts.items() if o is not first]
         lines.extend(f"first of another rank: {o}" for o in others)
         later = [o for o in result.origins if o is not first and o not in others]

@@ -25,7 +25,7 @@ struct SketchComparison {
     std::vector<std::uint32_t> flagged;  // chunks whose coarse digests differ; ascending
     // Of these, those that residues do not prove equal; ascending.
     std::vector<std::uint32_t> open;
-    bool decided = false;  // a scalar of each open chunk differs: see digests_decide()
+    bool decided = false;                     // a scalar of each open chunk differs: see digests_decide()
     std::array<std::uint64_t, 8> by_cells{};  // scalars of proven chunks by |c|
     [[nodiscard]] bool same() const { return open.empty(); }
 };

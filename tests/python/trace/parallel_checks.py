@@ -115,6 +115,23 @@ def quantized(rank: int, folder: Path) -> str:
     return "no difference was found"
 
 
+def one_gradient(rank: int, folder: Path) -> str:
+    """One process has another gradient, in iteration 2: the trace has what differs."""
+    job = Job(rank)
+
+    def other(optimizer, args, kwargs) -> None:
+        if (rank, traced.iteration) == (1, 2):
+            job.inner[2].bias.grad[1] += 2**-10
+
+    try:
+        with trace(job.model, folder / "gradient", optimizer=job.optimizer, replicas=True) as traced:
+            job.optimizer.register_step_pre_hook(other)
+            job.run()
+    except ReplicasDiffer as e:
+        return f"{e.names} {traced.iteration}"
+    return "no difference was found"
+
+
 def stop(rank: int, folder: Path) -> str:
     """One process alone differs from its reference, in iteration 1."""
     told = []

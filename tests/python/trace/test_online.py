@@ -71,22 +71,24 @@ def test_a_reference_that_ends_early_is_no_agreement(tmp_path) -> None:
     assert twinrun.compare_traces(tmp_path / "a", tmp_path / "b").verdict == "incomparable"
 
 
-def test_a_callback_that_fails_ends_the_trace_only(tmp_path) -> None:
+@pytest.mark.parametrize("how", ["warn", "raise"])
+def test_what_a_callback_raises_is_the_trainings(how: str, tmp_path) -> None:
     traced_training("lstm", tmp_path / "a")
 
     def fails(origin) -> None:
         raise ValueError("mine")
 
-    with pytest.warns(RuntimeWarning, match="mine"):
-        training = traced_training(
+    with pytest.raises(ValueError, match="mine"):
+        traced_training(
             "lstm",
             tmp_path / "b",
             kernel("head"),
             reference=tmp_path / "a",
             on_divergence=fails,
-            on_error="warn",
+            on_error=how,
         )
-    assert len(training.losses) == 2 * ITERATIONS
+    found = twinrun.compare_traces(tmp_path / "a", tmp_path / "b")
+    assert found.verdict != "same" and found.first_divergence is not None
 
 
 def ranks(tmp_path, how: str) -> list[tuple[int, str]]:
@@ -210,6 +212,18 @@ class TestProcessesThatMeet:
         # All end after the iteration that follows; in the last one, only the process that differs.
         assert zero["stop"] == "5 ended | 5 ended | 3 another | 5 ended"
         assert one["stop"] == "5 ended | 5 ended | 3 itself | 5 itself"
+
+    def test_the_trace_of_replicas_that_differ_says_so(self, tmp_path) -> None:
+        for one in checked(tmp_path, 2, "one_gradient"):
+            assert one["one_gradient"] == "('2.bias.grad',) 2"
+        found = twinrun.compare_traces(tmp_path / "gradient", replicas=True)
+        first = found.first_divergence
+        assert found.verdict == "different" and first is not None
+        assert (first.site.iteration, first.site.phase, [v.name for v in first.values]) == (
+            2,
+            "optimizer",
+            ["2.bias.grad"],
+        )
 
     def test_replicas_under_other_conditions_are_told(self, tmp_path) -> None:
         said = (

@@ -141,7 +141,10 @@ def test_an_older_format_is_named_where_the_version_of_the_program_is_the_same(
 
 
 def test_a_reference_of_another_version_is_named(tmp_path: Path, say) -> None:
-    events = [Event("forward", 0, "layer", "Linear", "forward", 0, -1, [])]
+    events = [
+        Event("forward", 0, "layer", "Linear", operation, n, -1, [])
+        for n, operation in enumerate(("forward", "aten.sin.default"))
+    ]
     for version, named in ((twinrun.__version__, False), ("0.0.1", True)):
         reference = Reference(of_version(tmp_path / version, version, say, more=True), 0)
         found = reference.first(0, events, [])

@@ -114,3 +114,28 @@ def test_renamed_traces_compare_as_those_that_have_the_names(tmp_path: Path) -> 
         assert found.problems == expected.problems
         verdicts.add(found.verdict)
     assert verdicts == {"same", "different"}
+
+
+@pytest.mark.parametrize("rename", [["first=0", "second*=1*"], {"first": "0", "second": "1"}])
+def test_trainings_of_models_with_other_names(rename: object, tmp_path: Path) -> None:
+    """Gradients and steps are called by their parameters."""
+    torch = pytest.importorskip("torch", minversion="2.4", reason="needs PyTorch 2.4: make test-torch")
+    from twinrun.torch import trace
+
+    for path, names, wrong in (("a", "01", 0), ("b", ["first", "second"], 0), ("c", ["first", "second"], 1)):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential()
+        for name in names:
+            model.add_module(name, torch.nn.Linear(4, 4))
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+        with trace(model, tmp_path / path, optimizer=optimizer):
+            for n in range(2):
+                optimizer.zero_grad()
+                model(torch.ones(2, 4)).square().sum().backward()
+                if wrong and n == 1:
+                    next(model[1].parameters()).grad[0, 0] += 1e-3
+                optimizer.step()
+    found = twinrun.compare_traces(tmp_path / "a", tmp_path / "b", rename=rename)
+    assert found.same and not found.problems, found.problems
+    first = twinrun.compare_traces(tmp_path / "a", tmp_path / "c", rename=rename).first_divergence
+    assert first is not None and (first.site.iteration, first.values[0].name) == (1, "1.weight.grad")

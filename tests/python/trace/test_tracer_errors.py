@@ -146,17 +146,20 @@ def test_names_that_look_alike_are_two_values(tmp_path) -> None:
     ]  # fmt: skip
 
 
-def test_containers_that_hold_themselves_end_the_trace_only(tmp_path) -> None:
+def test_containers_that_hold_themselves_have_no_digest(tmp_path) -> None:
     endless: list = [torch.ones(1)]
-    endless.append(endless)
+    endless += [endless, endless]
 
     class Takes(nn.Module):
         def forward(self, given):
             return given[0]
 
     model = Takes()
-    with pytest.warns(RuntimeWarning, match="containers, one within the other"), trace(model, tmp_path / "a"):
-        assert model(endless) == torch.ones(1)
+    for name in ("a", "b"):
+        with trace(model, tmp_path / name, on_error="raise"):
+            assert model(endless) == torch.ones(1)
+    found = twinrun.compare_traces(tmp_path / "a", tmp_path / "b")
+    assert found.verdict == "incomparable" and "containers, one within the other" in found.problems[0]
 
 
 @pytest.mark.parametrize(
