@@ -88,11 +88,23 @@ def on_device(kind: str, sizes: list[int]) -> tuple[list, list[dict]]:
     return flat, made
 
 
+def as_list(made: dict) -> list:
+    """The arrays of a state as a list."""
+    return [*made.values()]
+
+
+def nested(made: dict) -> dict[str, dict[str, object]]:
+    """A state as dictionaries of three arrays each, as an optimizer has it."""
+    items = [*made.items()]
+    return {f"state.{at}": dict(items[at : at + 3]) for at in range(0, len(items), 3)}
+
+
 def device_lines(flat: list, made: list[dict], left: list) -> list[tuple[str, Callable[[], bool]]]:
     """(name, call); every call ends when its answer is there, but those that say "the call": their results go to `left`."""
     import torch
 
     a, b, other = made
+    lists, dicts = [*map(as_list, made[:2])], [*map(nested, made[:2])]
 
     def leave(result: object) -> bool:
         left.append(result)
@@ -101,6 +113,8 @@ def device_lines(flat: list, made: list[dict], left: list) -> list[tuple[str, Ca
     return [
         ("twinrun.compare, exact", lambda: twinrun.compare(a, b).same),
         ("twinrun.compare, atol", lambda: twinrun.compare(a, b, atol=ATOL).same),
+        ("twinrun.compare, exact, lists", lambda: twinrun.compare(*lists).same),
+        ("twinrun.compare, exact, dicts of dicts", lambda: twinrun.compare(*dicts).same),
         ("twinrun.compare, all differ", lambda: not twinrun.compare(a, other, atol=ATOL).same),
         ("torch.equal", lambda: all(torch.equal(a[k], b[k]) for k in a)),
         ("torch.allclose", lambda: all(torch.allclose(a[k], b[k], rtol=0, atol=ATOL) for k in a)),
@@ -221,12 +235,15 @@ def copies_to_host(flat: object) -> list[tuple[str, Callable[[], bool]]]:
 def lines(library: str, a: dict, b: dict) -> list[tuple[str, Callable[[], bool]]]:
     """(name, call) of each way; every call says whether nothing differs."""
     found: list[tuple[str, Callable[[], bool]]] = []
+    lists, dicts = (as_list(a), as_list(b)), (nested(a), nested(b))
 
     def add(name: str, call: Callable[[], bool]) -> None:
         found.append((name, call))
 
     add("twinrun.compare, exact", lambda: twinrun.compare(a, b).same)
     add("twinrun.compare, atol", lambda: twinrun.compare(a, b, atol=ATOL).same)
+    add("twinrun.compare, exact, lists", lambda: twinrun.compare(*lists).same)
+    add("twinrun.compare, exact, dicts of dicts", lambda: twinrun.compare(*dicts).same)
     if library == "numpy":
         add("np.array_equal", lambda: all(np.array_equal(a[k], b[k]) for k in a))
         add("np.allclose", lambda: all(np.allclose(a[k], b[k], rtol=0, atol=ATOL) for k in a))
