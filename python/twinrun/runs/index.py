@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import functools
 import os
 import tempfile
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _core
 from ..arguments import (
+    Globs,
     check_settings,
     checked_path,
     format_options,
@@ -243,11 +243,8 @@ def index_content(
     key: str | None = None,
 ) -> IndexFacts:
     """Indexes one opened file. Parameters and errors are those of `index`."""
-    chosen = {
-        name: f
-        for name, f in content.fields.items()
-        if fields is None or any(fnmatch.fnmatchcase(name, g) for g in fields)
-    }
+    globs = None if fields is None else Globs(fields)
+    chosen = {name: f for name, f in content.fields.items() if globs is None or globs.match(name)}
     if not chosen:
         raise Incomparable("no field to index", where=content.path, fix="check the file and --field")
     for f in chosen.values():

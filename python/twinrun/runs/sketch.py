@@ -7,7 +7,6 @@ any other field is open: only the data can decide.
 
 from __future__ import annotations
 
-import fnmatch
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from .. import _core
 from ..arguments import (
+    Globs,
     check_settings,
     checked_path,
     chosen_devices,
@@ -463,7 +463,10 @@ class Sketch:
         )
 
     def _chosen(self, globs: list[str] | None) -> list[str]:
-        return [n for n in self._fields if globs is None or any(fnmatch.fnmatchcase(n, g) for g in globs)]
+        if globs is None:
+            return [*self._fields]
+        chosen = Globs(globs)
+        return [n for n in self._fields if chosen.match(n)]
 
     def _check_field(self, name: str, other: Sketch) -> None:
         a, b = self._facts(name), other._facts(name)
@@ -678,14 +681,14 @@ def sketch_of(
             )
         metadata = subject.metadata(place)
         label = f"{path}, step {step}"
-    globs = None if fields is None else names_given(fields, "fields")
+    globs = None if fields is None else Globs(names_given(fields, "fields"))
     metadata_fields = metadata.fields
     told, labels = labels_told({f.name: f.shape for f in metadata_fields})
     chosen = [
         i
         for i, f in enumerate(metadata_fields)
         if f.name not in labels
-        if globs is None or any(fnmatch.fnmatchcase(f.name, g) for g in globs)
+        if globs is None or globs.match(f.name)
     ]
     if not chosen:
         raise Incomparable("no field of these names", where=label, fix="check fields")
