@@ -283,7 +283,8 @@ def test_of_every_operation_of_pytorch_what_is_known_changes_no_record(
     same = 0
     for number, op in enumerate(op_db[part::8]):
         calls = calls_of(op) * 2
-        if not calls:
+        # What gives memory that nobody wrote gives the same by chance, and then not.
+        if not calls or op.name.removeprefix("new_").startswith("empty"):
             continue
         known = events_of_calls(tmp_path / f"{number}-known", calls)
         with monkeypatch.context() as patch:

@@ -114,26 +114,39 @@ class _Best:
 
     def __init__(self, x: np.ndarray, kind: type[np.floating]) -> None:
         self._x = x.astype(kind, copy=False)
-        self._z, self._u = np.empty(x.shape, dtype=kind), np.empty(x.shape, dtype=kind)
+        self._z, self._u, self._w = (np.empty(x.shape, dtype=kind) for _ in range(3))
         self.likelihood, self.fits = np.full(len(x), -np.inf), np.zeros((len(x), 4))
 
     def look(self, place: np.ndarray, width: np.ndarray) -> None:
         """Looks at an SU of each row with this place and width."""
-        x, z, u = self._x, self._z, self._u
+        x, z, u, w = self._x, self._z, self._u, self._w
         n = x.shape[1]
         np.subtract(x, place[:, None].astype(x.dtype), out=z)
         np.divide(z, width[:, None].astype(x.dtype), out=z)
-        np.arcsinh(z, out=u)
-        np.multiply(z, z, out=z)
-        np.log1p(z, out=z)
+        _arcsinh_and_log(z, u, w)
         mean = u.sum(axis=1).astype(float) / n
         np.subtract(u, mean[:, None].astype(x.dtype), out=u)
         np.multiply(u, u, out=u)
         s = np.sqrt(u.sum(axis=1).astype(float) / n) + 1e-300
-        told = -n * np.log(s * width) - 0.5 * z.sum(axis=1).astype(float) - n / 2 * np.log(2 * np.pi * np.e)
+        told = -n * np.log(s * width) - 0.5 * w.sum(axis=1).astype(float) - n / 2 * np.log(2 * np.pi * np.e)
         better = told > self.likelihood
         self.likelihood[better] = told[better]
         self.fits[better] = np.stack([place, width, -mean / s, 1 / s], axis=1)[better]
+
+
+def _arcsinh_and_log(z: np.ndarray, u: np.ndarray, w: np.ndarray) -> None:
+    """Makes u the arcsinh of z, and w the logarithm of 1 + z * z.
+
+    By square root and logarithm, which take a sixth of the time of NumPy's arcsinh and log1p. They have the
+    same absolute error, and a greater relative one near 0: sums over a row do not see that.
+    """
+    np.multiply(z, z, out=w)
+    w += 1
+    np.sqrt(w, out=u)
+    u += np.abs(z)
+    np.log(u, out=u)
+    np.copysign(u, z, out=u)
+    np.log(w, out=w)
 
 
 def _search(x: np.ndarray, best: _Best) -> None:
