@@ -27,6 +27,7 @@ __all__ = [
     "paths_given",
     "step_number",
     "utf8",
+    "whole_number",
 ]
 
 _MOST_THREADS = 4096
@@ -174,6 +175,14 @@ def tolerance_number(name: str, value: object) -> float:
 def is_boolean(value: object) -> bool:
     """Whether a value is a boolean of Python or NumPy, which need not be loaded."""
     return isinstance(value, bool) or type(value).__name__ in ("bool", "bool_")
+
+
+def whole_number(name: str, value: object) -> int:
+    """A parameter that is a whole number. Raises TwinrunError for anything else."""
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise TwinrunError(f"{name} must be a whole number, not {in_short(value)}") from None
 
 
 def step_number(step: object) -> int:

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
 from .. import _core
-from ..arguments import MEMORY, any_path, check_settings, own_folder, own_source
+from ..arguments import MEMORY, any_path, check_settings, own_folder, own_source, step_number, whole_number
 from ..errors import DamagedFile, FormatError, MissingFile, TwinrunError
 from ..formats.folder import is_history
+from ..runs.histories import HistorySubject
 from ..runs.unnamed import error_of_unnamed, unnamed_of
 from ..runs.verify import damage_of_step, damaged_metadata
 from .record_options import RecordOptions
@@ -212,8 +213,8 @@ def pack(
     record : str or path
         The folder of the record: without a history, unless `append` or `update` is True. Other files in it
         stay as they are.
-    options : RecordOptions, default None
-        How the record is made; None for `RecordOptions()`.
+    options : RecordOptions or str, default None
+        How the record is made: a method, as 'tree', or all options; None for `RecordOptions()`.
     against : str or path, default None
         Another record. Its content is not kept again, so it must stay where it is.
     append : bool, default False
@@ -251,7 +252,7 @@ def pack(
     source, record = own_source(any_path(source)), own_folder(any_path(record))
     check_settings(threads=threads)
     append = append or update
-    chosen = options or RecordOptions()
+    chosen = RecordOptions(options) if isinstance(options, str) else options or RecordOptions()
     settled = _core.PackOptions(
         settings=chosen.settled(),
         table_bytes=chosen.table,
@@ -270,18 +271,14 @@ def pack(
 
     if not os.path.exists(source):
         raise MissingFile("no such folder", where=source, fix="check the path")
+    if os.path.isdir(source):
+        _refuse_within(source, record)
     if is_history(source):
         if (unnamed := unnamed_of(source, _core.open_history(source))) is not None:
             raise unnamed  # the source may be removed next
         facts.notes += _notes_of_history(source)
         packed = functools.partial(_core.pack_history, source, record, settled, visit)
     elif os.path.isdir(source):
-        if os.path.commonpath([os.path.realpath(source), os.path.realpath(record)]) == os.path.realpath(
-            source
-        ):
-            raise FormatError(
-                "would be within what is packed", where=record, fix="name a folder outside of it"
-            )
         tree = Tree(source, record)
         facts.notes += tree.notes
         if not tree.entries:
@@ -386,7 +383,9 @@ def restore_named(
     record, to = own_source(any_path(record)), own_folder(any_path(to))
     check_settings(threads=threads, memory=memory)
     history = _core.open_history(record)
-    chosen = [s.step for s in history.steps] if steps is None else list(dict.fromkeys(steps))
+    chosen = (
+        [s.step for s in history.steps] if steps is None else list(dict.fromkeys(map(step_number, steps)))
+    )
     # Who restores everything may remove what it came from.
     unnamed = None
     if steps is None:
@@ -435,6 +434,13 @@ def _notes_of_another_run(record: _core.History, to: str) -> list[str]:
     if not ours or not theirs or ours & theirs:
         return []
     return [f"{to}: other processes captured its steps than those of the record: are they of one run?"]
+
+
+def _refuse_within(source: str, record: str) -> None:
+    """Raises FormatError if a record would come into what is packed, or into the folder of another record."""
+    inside = os.path.realpath(source)
+    if os.path.commonpath([inside, os.path.realpath(record)]) == inside:
+        raise FormatError("would be within what is packed", where=record, fix="name a folder outside of it")
 
 
 def _refuse_records(record: str, to: str) -> None:
@@ -493,6 +499,19 @@ def _check_step(to: str, step: int, threads: int) -> None:
         )
 
 
+def _fields_of(record: str, step: int, rank: int) -> set[str]:
+    """The fields of a captured step; none where files of another program were packed."""
+    subject = HistorySubject(record)
+    at = (step, rank)
+    if at not in subject.places or not any(
+        s.step == step and r.rank == rank and r.metadata
+        for s in _core.open_history(record).steps
+        for r in s.ranks
+    ):
+        return set()
+    return {f.name for f in subject.metadata(at).fields}
+
+
 def _part(
     record: str | os.PathLike[str],
     step: int,
@@ -502,7 +521,13 @@ def _part(
     count: int | None,
     threads: int,
 ) -> tuple[_core.RecordStore, str, int]:
-    """The record, a segment of it, and how many bytes of the segment are asked for."""
+    """The record, a segment of it, and how many bytes of the segment are asked for; '' for a field without
+    elements.
+    """
+    step, rank, offset = step_number(step), whole_number("rank", rank), whole_number("offset", offset)
+    count = None if count is None else whole_number("count", count)
+    if not 0 <= rank < 1 << 32:
+        raise MissingFile(f"there is no rank {rank}", where=record, fix="twinrun log lists the ranks")
     store = _core.open_record(own_source(any_path(record)), rank, threads or os.cpu_count() or 1)
     files, segments = store.files(step), store.segments(step)
     for segment in segments:
@@ -517,6 +542,12 @@ def _part(
                     fix=f"ask for bytes below {size}",
                 )
             return store, segment.name, length
+    if name in _fields_of(any_path(record), step, rank):  # it has no elements
+        if offset or count:
+            raise TwinrunError(
+                f"{name!r} of step {step} has 0 bytes", where=record, fix="ask for none of them"
+            )
+        return store, "", 0
     if any(file.name == name for file in files) and not any(files[s.file].name == name for s in segments):
         raise TwinrunError(
             f"{name!r} of step {step} is a link, a folder or an empty file, and has no bytes to read",
@@ -588,7 +619,7 @@ def read_part(
     """
     check_settings(threads=threads, memory=memory)
     store, segment, length = _part(record, step, name, rank, offset, count, threads)
-    return store.read(step, segment, offset, length, memory)
+    return store.read(step, segment, offset, length, memory) if segment else b""
 
 
 def write_part(
@@ -650,7 +681,11 @@ def write_part(
     if os.path.lexists(any_path(to)):
         raise TwinrunError("is there already", where=any_path(to), fix="name another file, or remove it")
     store, segment, length = _part(record, step, name, rank, offset, count, threads)
-    store.write(step, segment, offset, length, any_path(to), memory)
+    if segment:
+        store.write(step, segment, offset, length, any_path(to), memory)
+    else:
+        with open(any_path(to), "xb"):
+            pass
     return length
 
 
@@ -705,13 +740,14 @@ def compact(
     Other processes may read the record meanwhile.
     """
     check_settings(threads=threads)
+    keep_last = None if keep_last is None else whole_number("keep_last", keep_last)
     if keep_last is not None and keep_last < 1:
         raise TwinrunError(
             f"keep_last must be 1 or more, not {keep_last}",
             where=record,
             fix="name steps that leave with drop",
         )
-    path, leaving = own_source(any_path(record)), set(drop)
+    path, leaving = own_source(any_path(record)), set(map(step_number, drop))
 
     def stay(steps: list[int]) -> set[int]:
         return {*steps[-keep_last if keep_last else 0 :]} - leaving

@@ -109,7 +109,9 @@ class Run:
         Two runs agree where |a - b| <= atol + rtol |a|. `atol` has the unit of the data. Both are fixed now,
         because digests are made for them. Integers and booleans are compared exactly.
     tolerances : dict of str to float or (float, float), default None
-        `{field: atol}` or `{field: (atol, rtol)}` for fields with a tolerance of their own.
+        `{field: atol}` or `{field: (atol, rtol)}` for fields with a tolerance of their own; integers too.
+        Booleans, dates and texts are exact all the same. `compare` takes integers exactly unless it is asked
+        for a tolerance of theirs.
     residue_bits : {4, 2, 0}
         Bits an element that prove small differences without reading data.
     chunk_bytes : int, default 4096
@@ -550,7 +552,7 @@ class Run:
         -------
         dict of str to numpy.ndarray
             New arrays. Rows that were captured with IDs come in ascending order of IDs. bf16 comes as its
-            bits, in uint16.
+            bits, in uint16, and dates and time spans as int64.
 
         Raises
         ------
@@ -592,7 +594,9 @@ class Run:
             A committed step.
         fields : dict of str to array
             Writable arrays with the type and shape that was captured; for a scalar an array of
-            shape (). Arrays on the host may be strided; arrays on a GPU must be dense.
+            shape (). Arrays on the host may be strided; arrays on a GPU must be dense. A masked array gets
+            the mask that was captured. Names are those of the step: what was captured as a container or a
+            structure has one for each array in it (`load` shows them).
 
         Raises
         ------
@@ -615,6 +619,7 @@ class Run:
         copies: list[tuple[np.ndarray, np.ndarray]] = []
         keep: list[object] = []
         described = session.stored_fields(number, list(fields))
+        masks = self._masks(number, fields)
         for name, array in fields.items():
             stored = described[name]
             _check_unit(name, array, session, number)
@@ -640,7 +645,30 @@ class Run:
             session.restore(number, entries)
         for into, values in copies:
             into[...] = values.view(into.dtype.newbyteorder("="))
+        for masked, mask in masks:
+            masked.mask = mask
         del keep
+
+    def _masks(self, step: int, fields: Mapping[str, object]) -> list[tuple[np.ma.MaskedArray, np.ndarray]]:
+        """Masked arrays to restore, with the masks that were captured.
+
+        Raises Incomparable where a mask was captured, and the array that is given cannot have one.
+        """
+        session = self._open()
+        stored = session.stored_fields(step, None)
+        found = []
+        for name, array in fields.items():
+            label = f"{name}@mask"
+            if label not in stored or label in fields:
+                continue
+            if not isinstance(array, np.ma.MaskedArray):
+                raise Incomparable(
+                    f"step {step}: it was captured with a mask",
+                    where=name,
+                    fix=f"give a masked array, or an array for {label!r} beside it",
+                )
+            found.append((array, self.load(step, [label])[label]))
+        return found
 
     def _stored(self, step: int) -> tuple[_core.Session, int]:
         """The session, and a step whose files are on this machine now, if they are anywhere."""

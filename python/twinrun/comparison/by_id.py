@@ -87,8 +87,8 @@ class _Fates:
         self.doubled_a += m.doubled_a.size
         self.doubled_b += m.doubled_b.size
         self.moved = (self.moved or 0) + moved
-        self.lost_ids = _few([*self.lost_ids, *m.lost[:_FEW].tolist()])
-        self.born_ids = _few([*self.born_ids, *m.born[:_FEW].tolist()])
+        self.lost_ids = _few([*self.lost_ids, *np.unique(m.lost)[:_FEW].tolist()])
+        self.born_ids = _few([*self.born_ids, *np.unique(m.born)[:_FEW].tolist()])
         both = (*m.doubled_a[:_FEW].tolist(), *m.doubled_b[:_FEW].tolist())
         self.doubled_ids = _few({*self.doubled_ids, *both})
 

@@ -63,8 +63,8 @@ class FieldComparison:
     different : int
         Scalars with |a - b| > atol + rtol |a|. Where `different_is_exact` is False, at least so many.
     infinite : int
-        Scalars whose difference counts as infinite: a NaN against a number, an infinity against anything
-        else, or two numbers whose distance no float64 holds (1e308 and -1e308).
+        Scalars that differ, and whose difference counts as infinite: a NaN against a number, an infinity
+        against anything else, or two numbers whose distance no float64 holds (1e308 and -1e308).
     first_index : tuple of int or None
         Where the first difference is.
     first_a, first_b : float, int, str or None
@@ -73,7 +73,7 @@ class FieldComparison:
         |a - b| there.
     max_abs_diff : float or None
         The largest |a - b|. Where `max_abs_diff_is_bound`, it is an upper bound; None where not even a bound
-        is known.
+        is known. With a period, it is made of a - b as float64 rounds it: the verdict is not.
     max_abs_diff_is_bound : bool
         True: a part was proven without reading, and `max_abs_diff` bounds it.
     max_abs_diff_at_least : float
@@ -88,13 +88,14 @@ class FieldComparison:
         Where it is.
     rms_diff : float or None
         Root mean square of |a - b| over the scalars that differ; None where `different_is_exact` is False.
+        The squares are float64: of differences above 1e154 or below 1e-154 it is infinite, 0 or not precise.
     rms_diff_all : float or None
         The same over all scalars. Where `rms_diff_all_is_bound`, it is an upper bound.
     rms_diff_all_is_bound : bool
         True: a part was proven without reading.
     histogram, histogram_different : list of int
         Counts of |a - b| over the scalars that were read, and over those that differ. The edges are
-        `twinrun.comparison.histogram_edges()`.
+        `histogram_edges` in a report's JSON.
     elements_read : int
         Scalars that were read and compared.
     proven_by_tree : int

@@ -94,12 +94,19 @@ def match_ids(a: Ids, b: Ids) -> Matched:
         np.repeat(common[equal], times),
         a.rows[np.repeat(start_a[in_a][equal], times) + within],
         b.rows[np.repeat(start_b[in_b][equal], times) + within],
-        np.setdiff1d(unique_a, common, assume_unique=True),
-        np.setdiff1d(unique_b, common, assume_unique=True),
+        _alone(unique_a, times_a, in_a),
+        _alone(unique_b, times_b, in_b),
         unique_a[times_a > 1],
         unique_b[times_b > 1],
         unequal,
     )
+
+
+def _alone(unique: np.ndarray, times: np.ndarray, common: np.ndarray) -> np.ndarray:
+    """The IDs of one run alone, as often as it has them. common: the places of the others."""
+    alone = np.ones(unique.size, bool)
+    alone[common] = False
+    return np.repeat(unique[alone], times[alone])
 
 
 def nobody() -> Matched:

@@ -134,8 +134,8 @@ def identity(name: str, place: Place, dtype: str, found: Matched) -> tuple[Golde
         at_least=math.inf if different else 0.0, at_most=math.inf if different else 0.0, values_kept=True,
     )  # fmt: skip
     said = [f"{n} {what} ({_few(ids)})" for n, what, ids in (
-        (found.lost.size, "lost", found.lost),
-        (found.born.size, "new", found.born),
+        (found.lost.size, "lost", np.unique(found.lost)),
+        (found.born.size, "new", np.unique(found.born)),
         (found.unequal, "not equally often", np.intersect1d(found.doubled_a, found.doubled_b)),
     ) if n]  # fmt: skip
     at = "" if place[0] is None else f"step {place[0]}: "

@@ -125,7 +125,9 @@ def captured_entries(
         views[name] = taken(name, bits, stream)
         if kind is not None:
             kinds[name] = kind
-    for name, label in _labels(views, kinds):
+    labelled = _labels(views, kinds)
+    exact = {name for name, _ in labelled}  # dates: a tolerance has no unit that could be theirs
+    for name, label in labelled:
         if label in views:
             raise TwinrunError(
                 f"two fields of the name {label!r}",
@@ -150,7 +152,13 @@ def captured_entries(
             v = row_major(v)
         keep.append(v)
         entries.append(
-            captured_field(name, v, tolerances.get(name), ids.get(name, ""), places.get(name, ((), ())))
+            captured_field(
+                name,
+                v,
+                None if name in exact else tolerances.get(name),
+                ids.get(name, ""),
+                places.get(name, ((), ())),
+            )
         )
     if plain is None:
         return _core.CapturedFields(entries), keep

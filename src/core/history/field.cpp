@@ -21,8 +21,9 @@ Result<FieldMetadata> plan_captured(const CapturedField& field, const HistorySet
     plan.global_shape = stored_shape(field.global_shape, field.order);
     plan.global_offset = stored_shape(field.global_offset, field.order);
     plan.tolerance = field.own_tolerance ? field.tolerance : settings.tolerance;
-    // Integers and booleans are compared exactly unless the field has its own tolerance.
-    if (!field.own_tolerance && !is_floating(field.dtype)) plan.tolerance = {};
+    // Integers are compared exactly unless the field has its own tolerance, and booleans always.
+    if (field.dtype == DType::boolean || (!field.own_tolerance && !is_floating(field.dtype)))
+        plan.tolerance = {};
     plan.residue_bits = settings.residue_bits;
     plan.chunk_bytes = settings.chunk_bytes;
     plan.kind = settings.kind;

@@ -140,7 +140,13 @@ Result<std::shared_ptr<RecordStore>> RecordStore::open_parent(const std::string&
                                                               std::uint32_t rank, int threads, int level) {
     fs::path parent = settings.against;
     if (parent.is_relative()) parent = fs::path(path) / parent;
-    return open(parent.lexically_normal().string(), rank, threads, level + 1, {settings.against_id, path});
+    const std::string at = parent.lexically_normal().string();
+    auto opened = open(at, rank, threads, level + 1, {settings.against_id, path});
+    if (!opened && opened.error().code == ErrorCode::not_found && !is_there(at)) {
+        return Error{ErrorCode::not_found, path + ": was recorded against " + at +
+                                               ", which is not there: if it was moved, move it back"};
+    }
+    return opened;
 }
 
 Result<std::shared_ptr<RecordStore>> RecordStore::open(const std::string& path, std::uint32_t rank,

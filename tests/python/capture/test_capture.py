@@ -372,3 +372,17 @@ for step in range(100):
     assert twinrun.verify(path)[0] == []
     with twinrun.Run(path, existing="append") as run:
         assert np.array_equal(run.load(5)["x"], np.full(100_000, 5.0))
+
+
+def test_masks_come_back(tmp_path: Path) -> None:
+    x = np.ma.masked_array([1.0, 2.0, 3.0], mask=[0, 1, 0])
+    with twinrun.Run(tmp_path / "r") as run:
+        run.capture(0, {"x": x})
+        into = np.ma.masked_array([9.0, 9.0, 9.0])
+        run.restore(0, {"x": into})
+        assert into.mask.tolist() == [False, True, False] and into.compressed().tolist() == [1.0, 3.0]
+        with pytest.raises(twinrun.errors.Incomparable, match="captured with a mask; give a masked array"):
+            run.restore(0, {"x": np.zeros(3)})
+        values, mask = np.zeros(3), np.zeros(3, bool)
+        run.restore(0, {"x": values, "x@mask": mask})
+        assert mask.tolist() == [False, True, False]

@@ -451,3 +451,83 @@ def test_the_packing_library_of_a_package_is_found(tmp_path, monkeypatch):
     monkeypatch.setenv("TWINRUN_NVCOMP", "")
     offer_packing_library()
     assert os.environ["TWINRUN_NVCOMP"] == str(folder / "libnvcomp.so.6")
+
+
+def test_booleans_and_dates_are_exact_whatever_their_tolerance(tmp_path: Path) -> None:
+    """Integers have the tolerance that names them."""
+    day = np.array(["2024-01-01", "2024-01-05"], "M8[D]")
+    own = {"b": 2.0, "t": 5.0, "n": 5.0}
+    with twinrun.Run(tmp_path / "h", tolerances=own) as run:
+        for step in range(2):
+            run.capture(step, {"b": np.full(3, step > 0), "t": day + step, "n": np.arange(3) + step})
+    twinrun.pack(tmp_path / "h", tmp_path / "record", options=twinrun.RecordOptions(bounded=True))
+    twinrun.restore(tmp_path / "record", tmp_path / "back")
+    with twinrun.Run(tmp_path / "back", existing="append", tolerances=own) as back:
+        found = back.load(1)
+    assert found["b"].all() and np.array_equal(found["t"], (day + 1).view(np.int64))
+    assert abs(found["n"] - np.arange(1, 4)).max() <= 5
+    a, b = ({"b": np.full(3, one), "t": day + one} for one in (False, True))
+    with twinrun.Run(tmp_path / "a", tolerances=own) as run:
+        run.capture(0, a)
+    told: list[object] = []
+    with twinrun.Run(
+        tmp_path / "c", tolerances=own, reference=tmp_path / "a", on_divergence=told.append
+    ) as run:
+        run.capture(0, b)
+    assert len(told) == 1
+
+
+def test_a_field_without_elements_has_no_bytes(tmp_path: Path) -> None:
+    with twinrun.Run(tmp_path / "r", record="runs") as run:
+        run.capture(7, {"x": np.arange(3.0), "e": np.zeros((0, 3))})
+    assert twinrun.read_part(tmp_path / "r", 7, "e") == b""
+    assert twinrun.write_part(tmp_path / "r", 7, "e", tmp_path / "e.bin") == 0
+    assert (tmp_path / "e.bin").read_bytes() == b""
+    with pytest.raises(twinrun.TwinrunError, match="'e' of step 7 has 0 bytes"):
+        twinrun.read_part(tmp_path / "r", 7, "e", offset=1)
+    with pytest.raises(twinrun.errors.MissingFile, match="has no 'f'"):
+        twinrun.read_part(tmp_path / "r", 7, "f")
+
+
+def test_arguments_of_records_are_checked(tmp_path: Path) -> None:
+    path = tmp_path / "r"
+    with twinrun.Run(path, record="runs") as run:
+        run.capture(1, {"x": np.arange(3.0)})
+    for call, said in (
+        (lambda: twinrun.read_part(path, "1", "x"), "a step is an integer"),
+        (lambda: twinrun.read_part(path, 2**70, "x"), "does not fit into 64 bits"),
+        (lambda: twinrun.read_part(path, 1, "x", rank=-1), "there is no rank -1"),
+        (lambda: twinrun.read_part(path, 1, "x", rank="0"), "rank must be a whole number"),
+        (lambda: twinrun.read_part(path, 1, "x", offset=1.5), "offset must be a whole number"),
+        (lambda: twinrun.read_part(path, 1, "x", count="1"), "count must be a whole number"),
+        (lambda: twinrun.restore(path, tmp_path / "o", steps=["1"]), "a step is an integer"),
+        (lambda: twinrun.compact(path, drop=["1"]), "a step is an integer"),
+        (lambda: twinrun.compact(path, keep_last=1.5), "keep_last must be a whole number"),
+    ):
+        with pytest.raises(twinrun.TwinrunError, match=said):
+            call()
+
+
+@pytest.mark.parametrize("inside", ["sub", "step-0000000001/sub"])
+def test_no_record_within_the_history_that_is_packed(inside: str, tmp_path: Path) -> None:
+    with twinrun.Run(tmp_path / "h") as run:
+        run.capture(1, {"x": np.arange(3.0)})
+    with pytest.raises(twinrun.FormatError, match="would be within what is packed"):
+        twinrun.pack(tmp_path / "h", tmp_path / "h" / inside)
+
+
+def test_a_record_whose_base_was_moved_names_both(tmp_path: Path) -> None:
+    x = np.arange(1000.0)
+    with twinrun.Run(tmp_path / "base", record="runs") as run:
+        run.capture(1, {"x": x})
+    with twinrun.Run(tmp_path / "r", record="runs", record_against=tmp_path / "base") as run:
+        run.capture(1, {"x": x})
+    (tmp_path / "base").rename(tmp_path / "elsewhere")
+    for call in (
+        lambda: twinrun.read_part(tmp_path / "r", 1, "x"),
+        lambda: twinrun.restore(tmp_path / "r", tmp_path / "o"),
+    ):
+        with pytest.raises(twinrun.errors.MissingFile, match="r: was recorded against"):
+            call()
+    (tmp_path / "elsewhere").rename(tmp_path / "base")
+    assert twinrun.read_part(tmp_path / "r", 1, "x") == x.tobytes()

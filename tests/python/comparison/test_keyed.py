@@ -116,6 +116,17 @@ def test_passes_over_shares_of_the_ids_find_the_same(tmp_path: pathlib.Path) -> 
         assert getattr(whole, name) == getattr(shares, name), name
 
 
+def test_lost_and_born_rows_of_doubled_ids_count_each(tmp_path: pathlib.Path) -> None:
+    one = np.zeros(5, int)
+    a = write(tmp_path / "a", np.array([1, 2, 2, 3, 4]), {"x": np.arange(5.0)}, one)
+    b = write(tmp_path / "b", np.array([1, 3, 4, 7, 7]), {"x": np.array([0.0, 3.0, 4.0, 0.0, 0.0])}, one)
+    (found,) = (f for f in twinrun.compare(a, b, key="id").fields if f.field == "id")
+    counts = found.particles
+    assert counts is not None
+    assert (counts["matched"], counts["lost"], counts["born"]) == (3, 2, 2)
+    assert (counts["lost_ids"], counts["born_ids"]) == ([2], [7])
+
+
 def test_doubled_ids_are_told_and_compared_in_their_order(tmp_path: pathlib.Path) -> None:
     ids = np.array([5, 7, 7, 9])
     x = np.array([1.0, 2.0, 3.0, 4.0])
