@@ -191,8 +191,8 @@ typedef struct twr_array {
      * that divide that array differently are compared by them. */
     const uint64_t* global_shape;
     const uint64_t* global_offset;
-    /* This array's own tolerance; integers have one, too, and booleans are exact. atol negative: the
-     * run's. */
+    /* This array's own tolerance; integers have one, too, and booleans are exact. atol negative:
+     * the run's. */
     double atol;
     double rtol;
     /* Name of a protected integer array, one-dimensional; NULL: none. Items (rows) are kept in

@@ -618,8 +618,10 @@ class Run:
         entries: list[_core.CapturedField] = []
         copies: list[tuple[np.ndarray, np.ndarray]] = []
         keep: list[object] = []
-        described = session.stored_fields(number, list(fields))
-        masks = self._masks(number, fields)
+        described = session.stored_fields(number, None)
+        if absent := [name for name in fields if name not in described]:
+            session.stored_fields(number, absent)  # says so
+        masks = self._masks(number, fields, described)
         for name, array in fields.items():
             stored = described[name]
             _check_unit(name, array, session, number)
@@ -649,13 +651,13 @@ class Run:
             masked.mask = mask
         del keep
 
-    def _masks(self, step: int, fields: Mapping[str, object]) -> list[tuple[np.ma.MaskedArray, np.ndarray]]:
-        """Masked arrays to restore, with the masks that were captured.
+    def _masks(
+        self, step: int, fields: Mapping[str, object], stored: Mapping[str, object]
+    ) -> list[tuple[np.ma.MaskedArray, np.ndarray]]:
+        """Masked arrays to restore, with the masks that were captured. stored: all fields of the step.
 
         Raises Incomparable where a mask was captured, and the array that is given cannot have one.
         """
-        session = self._open()
-        stored = session.stored_fields(step, None)
         found = []
         for name, array in fields.items():
             label = f"{name}@mask"
