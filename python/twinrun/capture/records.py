@@ -437,7 +437,7 @@ def _notes_of_another_run(record: _core.History, to: str) -> list[str]:
 
 
 def _refuse_within(source: str, record: str) -> None:
-    """Raises FormatError if a record would come into what is packed, or into the folder of another record."""
+    """Raises FormatError if a record would come into what is packed."""
     inside = os.path.realpath(source)
     if os.path.commonpath([inside, os.path.realpath(record)]) == inside:
         raise FormatError("would be within what is packed", where=record, fix="name a folder outside of it")
@@ -684,8 +684,11 @@ def write_part(
     if segment:
         store.write(step, segment, offset, length, any_path(to), memory)
     else:
-        with open(any_path(to), "xb"):
-            pass
+        try:
+            with open(any_path(to), "xb"):
+                pass
+        except OSError as e:
+            raise TwinrunError(f"cannot be written: {e.strerror}", where=to, fix="check the path") from None
     return length
 
 

@@ -372,7 +372,9 @@ class Walk:
         self._blamed = -1
         first = call.counted(Origin(self.rank, site, "input", e.module, e.kind, at, taken))
         first.generator, first.names_rank = self.first.generator, self.first.names_rank
-        self.result.origins[0] = self.first = first
+        # Those of other ranks stand before it.
+        self.result.origins[:] = [first if o is self.first else o for o in self.result.origins]
+        self.first = first
 
     def end(self) -> None:
         self.event = None

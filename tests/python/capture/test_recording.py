@@ -483,6 +483,8 @@ def test_a_field_without_elements_has_no_bytes(tmp_path: Path) -> None:
     assert twinrun.read_part(tmp_path / "r", 7, "e") == b""
     assert twinrun.write_part(tmp_path / "r", 7, "e", tmp_path / "e.bin") == 0
     assert (tmp_path / "e.bin").read_bytes() == b""
+    with pytest.raises(twinrun.TwinrunError, match="o: cannot be written: No such file"):
+        twinrun.write_part(tmp_path / "r", 7, "e", tmp_path / "no" / "o")
     with pytest.raises(twinrun.TwinrunError, match="'e' of step 7 has 0 bytes"):
         twinrun.read_part(tmp_path / "r", 7, "e", offset=1)
     with pytest.raises(twinrun.errors.MissingFile, match="has no 'f'"):

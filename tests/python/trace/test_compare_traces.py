@@ -25,6 +25,7 @@ from twinrun.runs.events import DIGESTS, EVENTS, Event, Traced, decoded_events, 
 from twinrun.trace.alignment import aligned
 from twinrun.trace.distance import ulps
 from twinrun.trace.site import Site
+from twinrun.trace.walk import Walk
 from twinrun.trace.words import trace_document, trace_lines
 
 
@@ -906,3 +907,22 @@ def test_another_shape_with_the_same_sharding_is_a_difference(tmp_path) -> None:
             written(tmp_path / side / f"rank{number:05}", {0: [held("weight", (rows, 4), number + rows)]})
     found = twinrun.compare_traces(tmp_path / "a", tmp_path / "b")
     assert found.verdict == "different" and found.first_divergence.site.module == "lin"
+
+
+def test_a_parameter_of_a_layer_that_was_not_called_is_told_of_each_rank() -> None:
+    """It is seen when the module around has returned, and takes the place of the value that it made."""
+
+    def events(parameter: int) -> list[Event]:
+        made = [event("outer", 1, out=False, call=0)]
+        made.append(event("outer.inner", 10 + parameter, out=False, call=1, enclosing=0))
+        made.append(event("outer", parameter, out=False, role="parameter", call=0))
+        return made
+
+    result = twinrun.TraceComparison("a", "b")
+    for rank in (0, 1):
+        walk = Walk(result, rank)
+        walk.iteration(0, events(1), events(2))
+        walk.end()
+    told = [(o.rank, o.site.module, [v.role for v in o.values]) for o in result.origins]
+    assert told == [(0, "outer", ["parameter"]), (1, "outer", ["parameter"])]
+    assert [result.firsts[rank] for rank in (0, 1)] == result.origins
