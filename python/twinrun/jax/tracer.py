@@ -22,6 +22,7 @@ from ..runs.events import Event
 from ..runs.gaps import NOT_LOOKED_INTO
 from ..trace.escalation import KeptPlaces, second_run, sites_of
 from ..trace.site import Site
+from . import several_devices
 from .values import Missing, Slot, Text, slots_of, structure_of
 
 __all__ = ["Trace", "trace"]
@@ -230,7 +231,10 @@ class Trace:
         called = _to_active(method, facts, slots)
         try:
             if jax.device_count() > 1 and _staged():
-                self._refused(facts[0])
+                if (reason := several_devices.why_not()) is None:
+                    several_devices.call(called, arrays)
+                else:
+                    self._refused(facts[0], reason)
                 return
             if not threading.current_thread().name.startswith("Dummy-"):  # within a callback of JAX
                 jax.effects_barrier()  # what was begun before has its events before this one
@@ -238,8 +242,8 @@ class Trace:
         except Exception as e:
             self._guarded(method, *facts, [s._replace(known=Missing(str(e))) for s in slots])
 
-    def _refused(self, name: str) -> None:
-        """A program of several devices may have no ordered callbacks: JAX refuses to compile it."""
+    def _refused(self, name: str, reason: str) -> None:
+        """A compiled program of several devices that can have no ordered callbacks."""
         name = name or "the model"
         with self._lock:
             if name in self._untraced:
@@ -247,8 +251,8 @@ class Trace:
             self._untraced.add(name)
             self._failed(
                 TwinrunError(
-                    f"JAX has {jax.device_count()} devices, and {name} is compiled: it is not traced, because a "
-                    "program of several devices has no order of its callbacks",
+                    f"JAX has {jax.device_count()} devices, and {name} is compiled: it is not traced, because its "
+                    f"callbacks would have no order: {reason}",
                     fix="let JAX see one device (CUDA_VISIBLE_DEVICES=0), or call the function outside of jax.jit",
                 )
             )
@@ -372,7 +376,9 @@ def trace(
     Functions that were compiled before the trace began have no callbacks. Callbacks keep XLA from fusing
     operations across them, so that a traced program may round otherwise than an untraced one; two traced
     ones are alike. Values of Python and NumPy are digested as they are, also where JAX would round them to 32
-    bits. Where JAX has several devices, what is compiled is not traced, and a warning says so.
+    bits. In a compiled program a value that lies on several devices is gathered on the first of them. A
+    program of several processes and a function within `shard_map` or `pmap` are not traced, and a warning
+    says so.
     """
     if on_error not in ("warn", "raise"):
         raise TwinrunError(f"on_error must be 'warn' or 'raise', not {on_error!r}")

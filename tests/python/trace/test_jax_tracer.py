@@ -1,16 +1,12 @@
 """Traces of programs of JAX: the function or module that differs is named."""
 
 import datetime
-import os
-import subprocess
-import sys
 import warnings
 from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
 import pytest
-from commands import HANG
 
 jax = pytest.importorskip("jax", reason="JAX is not installed")
 
@@ -333,39 +329,6 @@ def test_events_come_in_the_order_of_the_program(tmp_path):
     for n in range(4):
         events = subject.events(0, n)[0]
         assert [e.module or e.operation for e in events] == ["long", "long", "number", "y"]
-
-
-SEVERAL = """
-import sys, warnings
-import jax, jax.numpy as jnp, numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from twinrun.jax import trace
-
-assert jax.device_count() == 2
-x = jax.device_put(jnp.arange(8.0), NamedSharding(Mesh(np.array(jax.devices()), ("d",)), PartitionSpec("d")))
-with warnings.catch_warnings(record=True) as said, trace(sys.argv[1]) as t:
-    warnings.simplefilter("always")
-    doubled = t.function(lambda x: x * 2, "doubled")
-    assert float(jax.jit(doubled)(x).sum()) == 56 and float(jax.jit(doubled)(x[:4]).sum()) == 12
-    assert float(doubled(x).sum()) == 56
-    t.record("x", x)
-    t.step()
-print([str(w.message) for w in said if w.category is RuntimeWarning])
-"""
-
-
-def test_programs_of_several_devices_run_without_a_trace_and_a_warning_says_so(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", SEVERAL, str(tmp_path / "a")],
-        capture_output=True,
-        text=True,
-        timeout=HANG,
-        env={**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"},
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("doubled is compiled: it is not traced") == 1, done.stdout
-    found = twinrun.compare_traces(tmp_path / "a", tmp_path / "a")
-    assert found.verdict == "incomparable" and found.events == 3  # of what was not compiled
 
 
 def test_a_second_run_keeps_the_data_of_the_place(tmp_path):

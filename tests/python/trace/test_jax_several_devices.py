@@ -1,0 +1,120 @@
+"""Programs of JAX on several devices: what is compiled is traced in its order, as on one device."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import HANG
+
+jax = pytest.importorskip("jax", reason="JAX is not installed")
+if not hasattr(jax, "shard_map"):
+    pytest.skip(f"JAX {jax.__version__} orders callbacks on one device only", allow_module_level=True)
+
+import twinrun  # noqa: E402
+
+# A step of a training with a loop, gradients and jax.checkpoint, of whole numbers: sums are exact in any order.
+PROGRAM = """
+import sys, warnings
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from twinrun.jax import trace
+
+path, devices, wrong, remat = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "remat"
+assert jax.device_count() == devices
+mesh = Mesh(np.array(jax.devices()), ("d",))
+over, whole = (NamedSharding(mesh, PartitionSpec(*spec)) for spec in (("d",), ()))
+warnings.simplefilter("error", RuntimeWarning)
+with trace(path) as t:
+    layer = t.function(lambda w, x, extra: x @ w + extra, "layer")
+
+    def loss(ws, x, extra):
+        def body(x, w):
+            return layer(w, x, extra), None
+
+        x, _ = jax.lax.scan(body, x, ws)
+        t.record("after", {"x": x})
+        return t.function(lambda x: x.sum(), "sum")(x)
+
+    step = jax.jit(jax.value_and_grad(jax.checkpoint(loss) if remat else loss))
+    rng = np.random.default_rng(1)
+    ws = jax.device_put(jnp.asarray(rng.integers(-2, 3, (3, 4, 4)), jnp.float32), whole)
+    for n in range(4):
+        x = jax.device_put(jnp.asarray(rng.integers(-9, 10, (8, 4)), jnp.float32), over)
+        value, gradient = step(ws, x, jnp.float32(n == wrong))
+        t.record("gradient", gradient)
+        t.step()
+    assert not t.problems, t.problems
+print(float(value), float(np.asarray(gradient).sum()))
+"""
+
+# Where callbacks have no order: within shard_map, and where JAX lacks what they need.
+REFUSED = """
+import sys, warnings
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from twinrun.jax import several_devices, trace
+
+how = sys.argv[2]
+mesh = Mesh(np.array(jax.devices()), ("d",))
+x = jax.device_put(jnp.arange(8.0), NamedSharding(mesh, PartitionSpec("d")))
+with warnings.catch_warnings(record=True) as said, trace(sys.argv[1]) as t:
+    warnings.simplefilter("always")
+    doubled = t.function(lambda x: x * 2, "doubled")
+    if how == "shard_map":
+        part = jax.shard_map(doubled, mesh=mesh, in_specs=PartitionSpec("d"), out_specs=PartitionSpec("d"))
+        assert float(jax.jit(part)(x).sum()) == 56
+    elif how == "pmap":
+        assert float(jax.pmap(doubled)(x.reshape(2, 4)).sum()) == 56
+    else:
+        from jax._src import callback
+        def broken(*args, **kwargs):
+            raise ValueError("no such callback")
+        callback.emit_python_callback = broken
+        assert float(jax.jit(doubled)(x).sum()) == 56 and float(jax.jit(doubled)(x[:4]).sum()) == 12
+    assert float(doubled(x).sum()) == 56
+    t.record("x", x)
+    t.step()
+print([str(w.message) for w in said if w.category is RuntimeWarning])
+"""
+
+
+def run(program: str, *words: object, devices: int = 2) -> str:
+    flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}", "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=HANG,
+        env={**os.environ, **flags},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("remat", ["plain", "remat"])
+def test_a_program_of_several_devices_has_the_events_and_values_of_one_device(tmp_path, remat):
+    said = {
+        (name, n): run(PROGRAM, tmp_path / f"{name}{n}", n, wrong, remat, devices=n)
+        for n in (1, 2, 4)
+        for name, wrong in (("right", -1), ("wrong", 2))
+    }
+    for name in ("right", "wrong"):
+        assert said[name, 1] == said[name, 2] == said[name, 4]
+    for n in (2, 4):
+        found = twinrun.compare_traces(tmp_path / "right1", tmp_path / f"right{n}")
+        # Each step: 3 layers and the sum, which begin and end in one event each, and a record; the gradient.
+        assert found.same and found.events >= 4 * 6, found
+        found = twinrun.compare_traces(tmp_path / f"right{n}", tmp_path / f"wrong{n}")
+        assert found.verdict == "different"
+        assert (found.first_divergence.site.iteration, found.first_divergence.site.module) == (2, "layer")
+        alone = twinrun.compare_traces(tmp_path / "right1", tmp_path / "wrong1").first_divergence
+        assert (found.first_divergence.site, found.first_divergence.reason) == (alone.site, alone.reason)
+
+
+@pytest.mark.parametrize("how", ["shard_map", "pmap", "broken"])
+def test_callbacks_that_would_have_no_order_are_left_out_and_a_warning_says_so(tmp_path: Path, how: str):
+    assert run(REFUSED, tmp_path / "a", how).count("doubled is compiled: it is not traced") == 1
+    found = twinrun.compare_traces(tmp_path / "a", tmp_path / "a")
+    assert found.verdict == "incomparable" and found.events == 3  # of what was not compiled
