@@ -324,8 +324,24 @@ struct Key {
     DType scalar;
     CellKind kind;
     std::uint8_t bits;
+    KeyBits left;  // of cells of a fixed type
     bool operator==(const Key&) const = default;
 };
+// How many bits of relative keys cells of a floating-point type may have.
+KeyBits bits_left(const CellRule& rule, DType scalar) {
+    const double origin = rule.key_origin;
+    const int exponent = rule.fine_exponent;
+    const bool narrow = scalar != DType::f64;
+    if (rule.kind != CellKind::relative) return KeyBits::all;
+    // Where a value has no narrow cell, it has to be asked for each of them.
+    if (!(origin >= kSmallestSum || (narrow && origin == 0))) return KeyBits::all;
+    if (exponent >= 32) return KeyBits::upper;
+    constexpr double kLargest = 0x1.fffffep127;
+    const std::uint64_t largest = bits_of(kLargest + origin) - bits_of(origin);
+    return narrow && exponent >= 4 && largest >> exponent < 1U << Cells<CellKind::relative>::kShortBias
+               ? KeyBits::middle
+               : KeyBits::all;
+}
 Key key_of(const DeviceDigestItem& item) {
     const bool aligned16 = reinterpret_cast<std::uintptr_t>(item.data) % 16 == 0;
     const bool fixed = aligned16 && (item.scalar == DType::f16 || item.scalar == DType::bf16 ||
@@ -342,16 +358,21 @@ Key key_of(const DeviceDigestItem& item) {
         constexpr DType of_size[] = {DType::u8, DType::u16, DType::u32, DType::u64};
         scalar = of_size[item_shift(item.scalar)];
     }
-    return {fixed, words, scalar, rule.kind, is_exact(rule.kind) ? std::uint8_t{0} : bits};
+    return {fixed,
+            words,
+            scalar,
+            rule.kind,
+            is_exact(rule.kind) ? std::uint8_t{0} : bits,
+            fixed ? bits_left(rule, scalar) : KeyBits::all};
 }
 KernelChoice kernel_for(const Key& key) {
     if (key.words) return words_kernel(item_shift(key.scalar));
     if (!key.fixed) return any_kernel(key.kind, key.bits, item_shift(key.scalar));
     switch (key.scalar) {
-        case DType::f16: return f16_kernel(key.kind, key.bits);
-        case DType::bf16: return bf16_kernel(key.kind, key.bits);
-        case DType::f32: return f32_kernel(key.kind, key.bits);
-        default: return f64_kernel(key.kind, key.bits);
+        case DType::f16: return f16_kernel(key.kind, key.bits, key.left);
+        case DType::bf16: return bf16_kernel(key.kind, key.bits, key.left);
+        case DType::f32: return f32_kernel(key.kind, key.bits, key.left);
+        default: return f64_kernel(key.kind, key.bits, key.left);
     }
 }
 
@@ -490,13 +511,15 @@ std::uint64_t bias_sum_of(const Key& key, DType scalar) {
             sums.of[1][shift] = bias_sum(Cells<CellKind::relative>::kBias, kBlockBytes >> shift);
             // The highest bit of a word.
             sums.of[2][shift] = bias_sum(1ULL << ((8 << shift) - 1), kBlockBytes >> shift);
+            static_assert(Cells<CellKind::relative>::kShortBias == 31);
             sums.of[3][shift] = bias_sum(1ULL << 31, kBlockBytes >> shift);
         }
         return sums;
     }();
     if (key.kind == CellKind::tokens) return 0;
     if (key.words) return once.of[2][item_shift(scalar)];
-    if (key.fixed && key.kind == CellKind::binary32) return once.of[3][item_shift(scalar)];
+    if (key.left != KeyBits::all || (key.fixed && key.kind == CellKind::binary32))
+        return once.of[3][item_shift(scalar)];
     return once.of[key.kind == CellKind::relative ? 1 : 0][item_shift(scalar)];
 }
 

@@ -2,9 +2,9 @@
 
 namespace twinrun::gpu {
 
-KernelChoice f32_kernel(CellKind kind, unsigned bits) {
+KernelChoice f32_kernel(CellKind kind, unsigned bits, KeyBits left) {
     constexpr std::size_t kShared = shared_bytes<F32>(F32::kItemShift);
-    return {kernel_of<F32>(kind, bits), kShared, kShared};
+    return {kernel_of<F32>(kind, bits, left), kShared, kShared};
 }
 
 }  // namespace twinrun::gpu

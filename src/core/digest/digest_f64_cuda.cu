@@ -2,9 +2,9 @@
 
 namespace twinrun::gpu {
 
-KernelChoice f64_kernel(CellKind kind, unsigned bits) {
+KernelChoice f64_kernel(CellKind kind, unsigned bits, KeyBits left) {
     constexpr std::size_t kShared = shared_bytes<F64>(F64::kItemShift);
-    return {kernel_of<F64>(kind, bits), kShared, kShared};
+    return {kernel_of<F64>(kind, bits, left), kShared, kShared};
 }
 
 }  // namespace twinrun::gpu

@@ -86,14 +86,19 @@ struct Tile {
     std::uint32_t last_scalars;  // of the last of them
 };
 
-template <class Source, CellKind Kind, unsigned Bits>
+// Left: of a relative kind only. Other than all, where every finite value has a narrow cell that fits
+// 32 bits.
+template <class Source, CellKind Kind, unsigned Bits, KeyBits Left>
 class Worker {
    public:
     static constexpr bool kWords = Source::kWords;
     // Numbers by their own bits, from the planes of these that may be other than 0.
     static constexpr bool kBinary32 = Source::kFixed && Kind == CellKind::binary32;
+    static constexpr bool kShort = Left != KeyBits::all;
+    static_assert(!kShort || Kind == CellKind::relative);
     static constexpr int kPlanes = kWords      ? 1 << Source::kItemShift
                                    : kBinary32 ? 4 - Source::kFirstPlane
+                                   : kShort    ? Cells<CellKind::relative>::kShortPlanes
                                                : Cells<Kind>::kPlanes;
     static constexpr bool kExact = Kind == CellKind::tokens;
     // The coarse digest is the fine one.
@@ -245,8 +250,8 @@ class Worker {
         const Field& field = *tile.field;
         inverse_ = Kind == CellKind::relative ? field.rule.key_origin : field.inverse;
         exponent_ = field.rule.fine_exponent;
-        plain_ = Kind == CellKind::relative &&
-                 Cells<CellKind::relative>::all_narrow(field.rule.key_origin, field.rule.fine_exponent);
+        plain_ = Kind == CellKind::relative && Cells<CellKind::relative>::all_narrow<Source::kNarrow>(
+                                                   field.rule.key_origin, field.rule.fine_exponent);
         low_mask_ = ((1U << field.rule.coarse_shift) - 1) * 0x01010101U;
         scalar_ = field.scalar;
         aligned_ = Source::kFixed || field.aligned;
@@ -304,7 +309,7 @@ class Worker {
         }
     }
 
-    // Biased cells of one row's values in this step, as low and high words.
+    // Biased cells of one row's values in this step, as low and high words; short ones as low words.
     __device__ void cells_of_row(const Tile& tile, unsigned step, const std::byte* stage, unsigned half,
                                  std::uint32_t (&low)[8], std::uint32_t (&high)[8]) {
         double x[8];
@@ -313,7 +318,13 @@ class Worker {
             tokens_of_row(tile, step, half, x, low, high);
         } else {
             std::uint32_t outside = 0;
-            if (Kind == CellKind::relative && plain_) {
+            if constexpr (kShort) {
+                std::uint32_t largest = 0;
+#pragma unroll
+                for (unsigned i = 0; i < 8; ++i)
+                    low[i] = Cells<Kind>::template shortest<Left>(x[i], inverse_, exponent_, largest);
+                outside = largest >= 0x7FF00000U ? 1 : 0;
+            } else if (Kind == CellKind::relative && plain_) {
                 std::uint32_t largest = 0;
 #pragma unroll
                 for (unsigned i = 0; i < 8; ++i) {
@@ -338,8 +349,12 @@ class Worker {
 #pragma unroll
             for (unsigned i = 0; i < 8; ++i) {
                 if (Cells<Kind>::outside(Cells<Kind>::biased(x[i], inverse_, exponent_)) == 0) continue;
-                low[i] = static_cast<std::uint32_t>(Cells<Kind>::kNeutral);
-                high[i] = static_cast<std::uint32_t>(Cells<Kind>::kNeutral >> 32);
+                if constexpr (kShort) {
+                    low[i] = 1U << Cells<Kind>::kShortBias;
+                } else {
+                    low[i] = static_cast<std::uint32_t>(Cells<Kind>::kNeutral);
+                    high[i] = static_cast<std::uint32_t>(Cells<Kind>::kNeutral >> 32);
+                }
             }
         }
     }
@@ -446,6 +461,7 @@ class Worker {
 #pragma unroll
                     for (unsigned p = 0; p < 4; ++p)
                         planes[half + 2 * quarter][p] = part[p];
+                    if constexpr (kShort) continue;
                     transpose(high + quarter * 4, part);
 #pragma unroll
                     for (unsigned p = 0; p < 4; ++p)
@@ -742,7 +758,7 @@ __device__ inline void make_coefficients(std::uint32_t* table, unsigned block_sc
     }
 }
 
-template <class Source, CellKind Kind, unsigned Bits>
+template <class Source, CellKind Kind, unsigned Bits, KeyBits Left = KeyBits::all>
 __global__ void __launch_bounds__(kThreads, 4) digest_blocks(Launch launch, unsigned item_shift) {
     extern __shared__ __align__(16) unsigned char shared_memory[];
     auto* shared = reinterpret_cast<std::byte*>(shared_memory);
@@ -753,7 +769,7 @@ __global__ void __launch_bounds__(kThreads, 4) digest_blocks(Launch launch, unsi
             power61(kRho, threadIdx.x);
     }
     __syncthreads();
-    Worker<Source, Kind, Bits> worker(launch, shared, item_shift);
+    Worker<Source, Kind, Bits, Left> worker(launch, shared, item_shift);
     worker.run();
 }
 
@@ -768,16 +784,22 @@ struct KernelChoice {
     unsigned tiles = kWarps;      // that a thread block takes at once
 };
 // digest_{f16,f32,f64,words,any}_cuda.cu
-KernelChoice f16_kernel(CellKind kind, unsigned bits);
-KernelChoice bf16_kernel(CellKind kind, unsigned bits);
-KernelChoice f32_kernel(CellKind kind, unsigned bits);
-KernelChoice f64_kernel(CellKind kind, unsigned bits);
+KernelChoice f16_kernel(CellKind kind, unsigned bits, KeyBits left);
+KernelChoice bf16_kernel(CellKind kind, unsigned bits, KeyBits left);
+KernelChoice f32_kernel(CellKind kind, unsigned bits, KeyBits left);
+KernelChoice f64_kernel(CellKind kind, unsigned bits, KeyBits left);
 KernelChoice words_kernel(unsigned item_shift);
 KernelChoice few_words_kernel(unsigned item_shift);
 KernelChoice any_kernel(CellKind kind, unsigned bits, unsigned item_shift);
 
+template <class Source, KeyBits Left>
+Kernel relative_kernel(unsigned bits) {
+    return bits == 4   ? digest_blocks<Source, CellKind::relative, 4, Left>
+           : bits == 2 ? digest_blocks<Source, CellKind::relative, 2, Left>
+                       : digest_blocks<Source, CellKind::relative, 0, Left>;
+}
 template <class Source>
-Kernel kernel_of(CellKind kind, unsigned bits) {
+Kernel kernel_of(CellKind kind, unsigned bits, KeyBits left = KeyBits::all) {
     switch (kind) {
         case CellKind::tokens: return digest_blocks<Source, CellKind::tokens, 0>;
         case CellKind::absolute:
@@ -785,9 +807,13 @@ Kernel kernel_of(CellKind kind, unsigned bits) {
                    : bits == 2 ? digest_blocks<Source, CellKind::absolute, 2>
                                : digest_blocks<Source, CellKind::absolute, 0>;
         case CellKind::relative:
-            return bits == 4   ? digest_blocks<Source, CellKind::relative, 4>
-                   : bits == 2 ? digest_blocks<Source, CellKind::relative, 2>
-                               : digest_blocks<Source, CellKind::relative, 0>;
+            if constexpr (Source::kFixed) {
+                if (left == KeyBits::upper) return relative_kernel<Source, KeyBits::upper>(bits);
+                if constexpr (Source::kNarrow) {
+                    if (left == KeyBits::middle) return relative_kernel<Source, KeyBits::middle>(bits);
+                }
+            }
+            return relative_kernel<Source, KeyBits::all>(bits);
         case CellKind::binary32:
             // Of float64 there are none.
             if constexpr (!Source::kFixed || Source::kFirstPlane < 4)

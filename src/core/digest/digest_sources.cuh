@@ -211,6 +211,9 @@ struct Any : SourceOf<3> {
 
 // ---- kinds of cells ----
 
+// The bits of relative keys that may be left in cells: up to 64, the upper 32, or 32 from within.
+enum class KeyBits : std::uint8_t { all, upper, middle };
+
 // Planes: bytes of the biased cell that are multiplied. bias: what each value carries besides its
 // cell.
 template <CellKind Kind>
@@ -244,19 +247,42 @@ struct Cells<CellKind::relative> {
         return sum - kSmallest < 0x7FF0000000000000ULL - kSmallest || sum == 0 ? v : ~0ULL;
     }
     // Whether every finite value whose sum with the origin is finite has a narrow cell: that sum is
-    // no smaller than the origin, and 59 bits of a key are left.
+    // 0 or no smaller than kSmallestSum, and 59 bits of a key are left.
+    // Narrow: the value was a float16, bfloat16 or float32, which is 0 or larger than that.
+    template <bool Narrow>
     __device__ static bool all_narrow(double origin, int exponent) {
-        return origin >= kSmallestSum && exponent >= 4;
+        return (origin >= kSmallestSum || (Narrow && origin == 0)) && exponent >= 4;
     }
     // What biased() is for a narrow cell, in half the instructions. largest: the upper half of the
     // largest sum so far; from 0x7FF00000 on there is a value without a narrow cell among those
     // seen. floor(-d / 2^e) = ~((d - 1) >> e).
     __device__ static std::uint64_t plain(double x, double origin, int exponent, std::uint32_t& largest) {
+        const std::int64_t sign = static_cast<std::int64_t>(bits_of(x)) >> 63;
+        return static_cast<std::uint64_t>((distance(x, origin, sign, largest) >> exponent) ^ sign) + kBias;
+    }
+    // Planes and bias of cells that fit 32 bits with it.
+    static constexpr int kShortPlanes = 4;
+    static constexpr unsigned kShortBias = 31;  // its logarithm
+    // The same as plain() with that bias.
+    template <KeyBits Left>
+    __device__ static std::uint32_t shortest(double x, double origin, int exponent, std::uint32_t& largest) {
+        static_assert(Left != KeyBits::all);
+        const auto sign = static_cast<std::int32_t>(bits_of(x) >> 32) >> 31;
+        const auto d = static_cast<std::uint64_t>(distance(x, origin, sign, largest));
+        const auto low = static_cast<std::uint32_t>(d);
+        const auto high = static_cast<std::uint32_t>(d >> 32);
+        const auto bits = static_cast<unsigned>(exponent) % 32;
+        const std::uint32_t q = Left == KeyBits::upper
+                                    ? static_cast<std::uint32_t>(static_cast<std::int32_t>(high) >> bits)
+                                    : __funnelshift_r(low, high, bits);
+        return q ^ static_cast<std::uint32_t>(sign) ^ 1U << kShortBias;
+    }
+    // Of |x| + origin from the origin, in steps of its bits; one less for a negative x (sign: -1).
+    __device__ static std::int64_t distance(double x, double origin, std::int64_t sign,
+                                            std::uint32_t& largest) {
         const std::uint64_t sum = bits_of(fabs(x) + origin);
         largest = max(largest, static_cast<std::uint32_t>(sum >> 32));
-        const std::int64_t sign = static_cast<std::int64_t>(bits_of(x)) >> 63;
-        const std::int64_t distance = static_cast<std::int64_t>(sum - bits_of(origin)) + sign;
-        return static_cast<std::uint64_t>((distance >> exponent) ^ sign) + kBias;
+        return static_cast<std::int64_t>(sum - bits_of(origin)) + sign;
     }
     // A cell of -2^59 would do for the planes; it counts as a token (|q| < 2^59).
     __device__ static std::uint32_t outside(std::uint64_t v) { return v - 1 >= (1ULL << 60) - 1 ? 1 : 0; }

@@ -73,13 +73,19 @@ std::vector<std::byte> some_values(DType scalar, std::size_t n, Random& random) 
 Tolerance some_tolerance(Random& random) {
     const double a = std::ldexp(1 + std::ldexp(static_cast<double>(random() >> 11), -53),
                                 -static_cast<int>(random() % 50));
-    switch (random() % 8) {
+    switch (random() % 10) {
         case 0: return {0, 0};
         case 1: return {0, 1e-3};
         case 2: return {a, 1e-6};
         case 3: return {0, std::ldexp(1.0, -static_cast<int>(random() % 52))};
         case 4: return {1e-300, 0};
         case 5: return {std::ldexp(1.0, static_cast<int>(random() % 40)), 0};
+        // Keys of any origin, and any part of their bits in cells.
+        case 6:
+            return {std::ldexp(1 + std::ldexp(static_cast<double>(random() >> 11), -53),
+                               static_cast<int>(random() % 2000) - 1000),
+                    std::ldexp(1.0, -static_cast<int>(random() % 52))};
+        case 7: return {a, std::ldexp(1.0, -static_cast<int>(random() % 52))};
         default: return {a, 0};
     }
 }
