@@ -86,8 +86,8 @@ struct Tile {
     std::uint32_t last_scalars;  // of the last of them
 };
 
-// Left: of a relative kind only. Other than all, where every finite value has a narrow cell that fits
-// 32 bits.
+// Left: of a relative kind only. Other than all, where every finite value has a narrow cell that
+// fits 32 bits.
 template <class Source, CellKind Kind, unsigned Bits, KeyBits Left>
 class Worker {
    public:
@@ -309,7 +309,8 @@ class Worker {
         }
     }
 
-    // Biased cells of one row's values in this step, as low and high words; short ones as low words.
+    // Biased cells of one row's values in this step, as low and high words; short ones as low
+    // words.
     __device__ void cells_of_row(const Tile& tile, unsigned step, const std::byte* stage, unsigned half,
                                  std::uint32_t (&low)[8], std::uint32_t (&high)[8]) {
         double x[8];
