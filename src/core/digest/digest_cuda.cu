@@ -502,7 +502,7 @@ std::uint64_t bias_sum(std::uint64_t bias, std::uint64_t block_scalars) {
 // For blocks of 512 to 4096 scalars.
 std::uint64_t bias_sum_of(const Key& key, DType scalar) {
     struct Sums {
-        std::uint64_t of[4][4];
+        std::uint64_t of[5][4];
     };
     static const Sums once = [] {
         Sums sums{};
@@ -511,6 +511,8 @@ std::uint64_t bias_sum_of(const Key& key, DType scalar) {
             sums.of[1][shift] = bias_sum(Cells<CellKind::relative>::kBias, kBlockBytes >> shift);
             // The highest bit of a word.
             sums.of[2][shift] = bias_sum(1ULL << ((8 << shift) - 1), kBlockBytes >> shift);
+            using Absolute = Cells<CellKind::absolute>;
+            sums.of[4][shift] = bias_sum(Absolute::kBias + Absolute::kSmallBias, kBlockBytes >> shift);
             static_assert(Cells<CellKind::relative>::kShortBias == 31);
             sums.of[3][shift] = bias_sum(1ULL << 31, kBlockBytes >> shift);
         }
@@ -520,6 +522,7 @@ std::uint64_t bias_sum_of(const Key& key, DType scalar) {
     if (key.words) return once.of[2][item_shift(scalar)];
     if (key.left != KeyBits::all || (key.fixed && key.kind == CellKind::binary32))
         return once.of[3][item_shift(scalar)];
+    if (key.fixed && key.kind == CellKind::absolute && item_shift(scalar) == 1) return once.of[4][1];
     return once.of[key.kind == CellKind::relative ? 1 : 0][item_shift(scalar)];
 }
 

@@ -101,6 +101,11 @@ class Worker {
                                    : kShort    ? Cells<CellKind::relative>::kShortPlanes
                                                : Cells<Kind>::kPlanes;
     static constexpr bool kExact = Kind == CellKind::tokens;
+    // Small cells are made from floats.
+    static constexpr bool kMayBeSmall =
+        Source::kFixed && !kWords && Source::kItemShift == 1 && Kind == CellKind::absolute;
+    static constexpr std::uint64_t kNeutral =
+        Cells<Kind>::kNeutral + (kMayBeSmall ? Cells<CellKind::absolute>::kSmallBias : 0);
     // The coarse digest is the fine one.
     static constexpr bool kOneDigest = kExact || kWords || Kind == CellKind::binary32;
     static_assert(!kWords || (Kind == CellKind::absolute && Bits == 0));
@@ -252,6 +257,12 @@ class Worker {
         exponent_ = field.rule.fine_exponent;
         plain_ = Kind == CellKind::relative && Cells<CellKind::relative>::all_narrow<Source::kNarrow>(
                                                    field.rule.key_origin, field.rule.fine_exponent);
+        if constexpr (kMayBeSmall) {
+            // Where the last tile had too few small cells, some tiles are not tried.
+            small_ = untried_ == 0 && Cells<Kind>::may_be_small(exponent_);
+            if (untried_ != 0) --untried_;
+            not_small_ = 0;
+        }
         low_mask_ = ((1U << field.rule.coarse_shift) - 1) * 0x01010101U;
         scalar_ = field.scalar;
         aligned_ = Source::kFixed || field.aligned;
@@ -268,6 +279,13 @@ class Worker {
         left_ = 0;
     }
 
+    __device__ std::uint64_t biased(double x) const {
+        if constexpr (kMayBeSmall) {
+            return Cells<Kind>::biased_more(x, inverse_);
+        } else {
+            return Cells<Kind>::biased(x, inverse_, exponent_);
+        }
+    }
     __device__ unsigned row_of(unsigned half) const { return lane_ / 4 + half * 8; }
     // The position of a lane's value within its step.
     __device__ unsigned position(unsigned step, unsigned value) const {
@@ -338,7 +356,7 @@ class Worker {
             } else {
 #pragma unroll
                 for (unsigned i = 0; i < 8; ++i) {
-                    const std::uint64_t v = Cells<Kind>::biased(x[i], inverse_, exponent_);
+                    const std::uint64_t v = biased(x[i]);
                     outside |= Cells<Kind>::outside(v);
                     low[i] = static_cast<std::uint32_t>(v);
                     high[i] = static_cast<std::uint32_t>(v >> 32);
@@ -349,12 +367,12 @@ class Worker {
             left_ |= 1U << step * 32 / steps_;
 #pragma unroll
             for (unsigned i = 0; i < 8; ++i) {
-                if (Cells<Kind>::outside(Cells<Kind>::biased(x[i], inverse_, exponent_)) == 0) continue;
+                if (Cells<Kind>::outside(biased(x[i])) == 0) continue;
                 if constexpr (kShort) {
                     low[i] = 1U << Cells<Kind>::kShortBias;
                 } else {
-                    low[i] = static_cast<std::uint32_t>(Cells<Kind>::kNeutral);
-                    high[i] = static_cast<std::uint32_t>(Cells<Kind>::kNeutral >> 32);
+                    low[i] = static_cast<std::uint32_t>(kNeutral);
+                    high[i] = static_cast<std::uint32_t>(kNeutral >> 32);
                 }
             }
         }
@@ -413,7 +431,55 @@ class Worker {
         return ((numbers & ~nan) | (0x7FC07FC0U & nan)) ^ 0x80008000U;
     }
 
+    // A step of which all cells are small. False, and nothing done, if one of them is not.
+    __device__ bool take_small_step(unsigned step, const std::byte* stage, unsigned in_line) {
+        using Small = Cells<CellKind::absolute>;
+        const auto scale = static_cast<float>(inverse_);
+        std::uint32_t planes[4][4];
+        std::uint32_t differences = 0;
+#pragma unroll
+        for (unsigned half = 0; half < 2; ++half) {
+            const auto* row =
+                reinterpret_cast<const typename Source::Pair*>(stage + row_of(half) * stage_row_);
+            std::uint32_t cells[8];
+#pragma unroll
+            for (unsigned m = 0; m < 4; ++m) {
+                const auto pair = row[lane_ % 4 + m * 4];
+                cells[2 * m] = Small::small(Source::first(pair), scale);
+                cells[2 * m + 1] = Small::small(Source::second(pair), scale);
+            }
+#pragma unroll
+            for (unsigned i = 0; i < 8; ++i)
+                differences |= Small::small_difference(cells[i]);
+            transpose(cells, planes[half]);
+            transpose(cells + 4, planes[half + 2]);
+        }
+        if (warp::any(!Small::all_small(differences))) return false;
+        if constexpr (Bits != 0) {
+            keep_residues(0, in_line, planes[0][0], planes[2][0]);
+            keep_residues(1, in_line, planes[1][0], planes[3][0]);
+        }
+        const uint2 r = coefficients_[step * 32 + lane_];
+#pragma unroll
+        for (int p = 0; p < Small::kSmallPlanes; ++p)
+            multiply_bytes(fine_[p], planes[0][p], planes[1][p], planes[2][p], planes[3][p], r.x, r.y);
+        constexpr std::uint32_t kBytes = Small::kBiasBytes;
+        multiply_bytes(fine_[Small::kBiasPlane], kBytes, kBytes, kBytes, kBytes, r.x, r.y);
+        multiply_bytes(low_, planes[0][0] & low_mask_, planes[1][0] & low_mask_, planes[2][0] & low_mask_,
+                       planes[3][0] & low_mask_, r.x, r.y);
+        return true;
+    }
+
     __device__ void take_step(const Tile& tile, unsigned step, const std::byte* stage, unsigned in_line) {
+        if constexpr (kMayBeSmall) {
+            if (small_) {
+                if (take_small_step(step, stage, in_line)) return;
+                if (++not_small_ == kMostNotSmall) {
+                    small_ = false;
+                    untried_ = kUntried;
+                }
+            }
+        }
         std::uint32_t planes[4][8];  // [register of the matrix][byte of the cell]
 #pragma unroll
         for (unsigned half = 0; half < 2; ++half) {
@@ -610,7 +676,7 @@ class Worker {
                 const std::uint64_t raw = raw_at(tile, half, where);
                 const DType scalar = source_scalar();
                 const double x = value_of(raw, scalar);
-                if (Cells<Kind>::outside(Cells<Kind>::biased(x, inverse_, exponent_)) == 0) continue;
+                if (Cells<Kind>::outside(biased(x)) == 0) continue;
                 const std::uint64_t r = coefficient(where);
                 std::uint64_t bits = kNanToken;
                 if (x != x && !wide_integers) {
@@ -736,6 +802,13 @@ class Worker {
     // Of the field that the tile belongs to.
     double inverse_;  // relative: the key's origin
     int exponent_;
+    // Values of 16 bits: whether steps are tried with small cells, how many of this tile had
+    // others, and tiles that are not tried.
+    static constexpr unsigned kMostNotSmall = 8;
+    static constexpr unsigned kUntried = 15;
+    bool small_;
+    unsigned not_small_;
+    unsigned untried_ = 0;
     bool plain_;  // relative: every finite value has a narrow cell
     std::uint32_t low_mask_;
     DType scalar_;

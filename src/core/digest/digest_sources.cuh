@@ -111,8 +111,8 @@ struct F32 : SourceOf<2> {
     static constexpr DType kScalar = DType::f32;
     static constexpr int kFirstPlane = 0;
     using Pair = float2;
-    __device__ static double first(Pair p) { return p.x; }
-    __device__ static double second(Pair p) { return p.y; }
+    __device__ static float first(Pair p) { return p.x; }
+    __device__ static float second(Pair p) { return p.y; }
 };
 // Two values to a word, and so half as many bytes a step.
 struct Half : SourceOf<1> {
@@ -122,15 +122,15 @@ struct Half : SourceOf<1> {
 struct F16 : Half {
     static constexpr DType kScalar = DType::f16;
     static constexpr int kFirstPlane = 1;
-    __device__ static double first(Pair p) { return half_to_float(p & 0xFFFF); }
-    __device__ static double second(Pair p) { return half_to_float(p >> 16); }
+    __device__ static float first(Pair p) { return half_to_float(p & 0xFFFF); }
+    __device__ static float second(Pair p) { return half_to_float(p >> 16); }
 };
 struct BF16 : Half {
     static constexpr DType kScalar = DType::bf16;
     static constexpr int kFirstPlane = 2;
     static constexpr bool kPairs = true;
-    __device__ static double first(Pair p) { return __uint_as_float(p << 16); }
-    __device__ static double second(Pair p) { return __uint_as_float(p & 0xFFFF0000U); }
+    __device__ static float first(Pair p) { return __uint_as_float(p << 16); }
+    __device__ static float second(Pair p) { return __uint_as_float(p & 0xFFFF0000U); }
 };
 // Two bfloat16 with 0 for -0.0. NaNs stay NaNs.
 __device__ inline std::uint32_t without_negative_zeros(std::uint32_t pair) {
@@ -232,6 +232,26 @@ struct Cells<CellKind::absolute> {
     __device__ static std::uint32_t outside(std::uint64_t v) {
         return (static_cast<std::uint32_t>(v >> 32) ^ 0x43300000U) & 0xFFF00000U;
     }
+
+    // The same for values of 16 bits, with a larger bias. Of small cells, -2^22 <= q < 2^22, floats
+    // suffice: x 2^-e + 1.5 2^23 has the spacing 1, and its low three bytes are q + 2^22. The
+    // other planes are then those of the bias.
+    static constexpr std::uint64_t kSmallBias = 1ULL << 22;
+    static constexpr int kSmallPlanes = 3;
+    static constexpr int kBiasPlane = 6;  // the only other one that is not 0
+    static constexpr std::uint32_t kBiasBytes = 0x38383838U;
+    static_assert(kBias == 0x38ULL << 8 * kBiasPlane);
+    __device__ static std::uint64_t biased_more(double x, double inverse) {
+        return static_cast<std::uint64_t>(__double_as_longlong(__fma_rd(x, inverse, 0x1.8p52 + 0x1p22)));
+    }
+    __device__ static std::uint32_t small(float x, float inverse) {
+        return __float_as_uint(__fmaf_rd(x, inverse, 0x1.8p23F));
+    }
+    // Of one or several of them, joined by or.
+    __device__ static std::uint32_t small_difference(std::uint32_t v) { return v ^ 0x4B000000U; }
+    __device__ static bool all_small(std::uint32_t differences) { return (differences & 0xFF800000U) == 0; }
+    // Whether a float holds the scale.
+    __device__ static bool may_be_small(int exponent) { return exponent >= -126 && exponent <= 126; }
 };
 template <>
 struct Cells<CellKind::relative> {

@@ -29,6 +29,7 @@ std::vector<std::byte> some_values(DType scalar, std::size_t n, Random& random) 
     std::vector<std::byte> bytes(n * item_bytes(scalar));
     const int scale = static_cast<int>(random() % 24) - 12;
     const unsigned rare = random() % 3 == 0 ? 0 : 1U << (4 + random() % 8);  // one in this many is odd
+    const bool alike = random() % 4 != 0;  // halves of a few magnitudes, else of all
     std::normal_distribution<double> normal;
     for (std::size_t i = 0; i < n; ++i) {
         const bool odd = rare != 0 && random() % rare == 0;
@@ -61,7 +62,15 @@ std::vector<std::byte> some_values(DType scalar, std::size_t n, Random& random) 
             raw = odd ? raw : raw >> (20 + random() % 40);
             if (!odd && scalar == DType::i64 && random() % 2 == 0) raw = ~raw;
         } else if (scalar == DType::f16 || scalar == DType::bf16) {
-            if (!odd) raw &= 0xBFFF;  // finite
+            const bool brain = scalar == DType::bf16;
+            if (!odd && alike) {
+                const int exponent = brain ? 127 + scale : std::clamp(15 + scale, 0, 27);
+                const unsigned digits = brain ? 7 : 10;
+                raw = (raw & 0x8000) | (static_cast<unsigned>(exponent) + raw % 4) << digits |
+                      (raw >> 20 & ((1U << digits) - 1));
+            } else if (!odd) {
+                raw &= 0xBFFF;  // finite
+            }
         } else if (scalar == DType::boolean) {
             raw = odd ? raw & 0xFF : raw & 1;
         }
