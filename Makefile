@@ -50,7 +50,7 @@ export TWINRUN_COMPARE_C ?= $(CURDIR)/$(BIN)/compare_c
 # Plays a device, where there is none.
 export TWINRUN_FAKE_DEVICE ?= $(CURDIR)/build/$(PRESET)/tests/libtwinrun_fake_device.so
 
-.PHONY: help setup demo test test-cpp test-python test-mpi test-torch test-backends test-asan test-tsan coverage bench fuzz hunt lint format \
+.PHONY: help setup demo test test-cpp test-python test-mpi test-torch test-jax test-backends test-asan test-tsan coverage bench fuzz hunt lint format \
         layers build clean wheels test-wheels docs
 
 help: ## List the recipes
@@ -103,7 +103,10 @@ test-mpi: build ## Run the tests of aggregation with every MPI that can be had (
 	@tools/mpi_matrix.sh build/$(PRESET)
 
 test-torch: build ## Run the tests that need PyTorch, with that of PyPI (several GB, into build/torch)
-	@tools/test_torch.sh $(JOBS) $(PYTEST_ARGS)
+	@tools/test_framework.sh torch $(JOBS) $(PYTEST_ARGS)
+
+test-jax: build ## Run the tests that need JAX, with that of PyPI (0.7 GB, into build/jax)
+	@tools/test_framework.sh jax $(JOBS) $(PYTEST_ARGS)
 
 test-backends: build ## Run the C++ tests once with each instruction set that this processor has
 	@tools/test_backends.sh build/$(PRESET)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from commands import HANG
 
-jax = pytest.importorskip("jax", reason="JAX is not installed")
+jax = pytest.importorskip("jax", reason="JAX is not installed: make test-jax")
 if not hasattr(jax, "shard_map"):
     pytest.skip(f"JAX {jax.__version__} orders callbacks on one device only", allow_module_level=True)
 

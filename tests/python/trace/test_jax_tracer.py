@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-jax = pytest.importorskip("jax", reason="JAX is not installed")
+jax = pytest.importorskip("jax", reason="JAX is not installed: make test-jax")
 
 import jax.numpy as jnp  # noqa: E402
 
