@@ -6,7 +6,7 @@ several, and cannot be differentiated. The primitive here is ordered on several 
 gathered on the first of them for it.
 
 JAX has no public interface for effects. What is used here is tried once, with a program on all devices.
-Where that fails, `why_not` says why, and no program of the caller's gets such a callback.
+Where that fails, `refusal` says why, and no program of the caller's gets such a callback.
 """
 
 from __future__ import annotations
@@ -14,13 +14,25 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-__all__ = ["call", "why_not"]
+__all__ = ["Refusal", "call", "refusal"]
+
+
+class Refusal(NamedTuple):
+    """Why callbacks would have no order, and what to do."""
+
+    why: str
+    fix: str
+
+
+_ONE_DEVICE = (
+    "let JAX see one device (on GPUs CUDA_VISIBLE_DEVICES=0), or call the function outside of jax.jit"
+)
 
 
 @functools.cache
@@ -68,16 +80,18 @@ def _primitive() -> Any:
     def transposed(cotangents: Any, *arrays: Any, **params: Any) -> Any:
         return [None] * len(arrays)
 
-    def mapped(arrays: Any, axes: Any, **params: Any) -> Any:
-        """Item by item."""
-        for i in range(next(a.shape[axis] for a, axis in zip(arrays, axes, strict=True) if axis is not None)):
-            seen.bind(
-                *(
-                    a if axis is None else jax.lax.index_in_dim(a, i, axis, keepdims=False)
-                    for a, axis in zip(arrays, axes, strict=True)
-                ),
-                **params,
-            )
+    def mapped(arrays: Any, axes: Any, *, callback: Callable[..., None]) -> Any:
+        """Item by item, on the host: a program may not cut an axis that lies on several devices."""
+
+        def each(*given: Any) -> None:
+            found = [np.asarray(array) for array in given]
+            sizes = {a.shape[axis] for a, axis in zip(found, axes, strict=True) if axis is not None}
+            for i in range(next(iter(sizes))):
+                callback(
+                    *(a if axis is None else a.take(i, axis) for a, axis in zip(found, axes, strict=True))
+                )
+
+        seen.bind(*arrays, callback=each)
         return [], []
 
     def staged(saveable: Any, unknown: Any, computed: Any, equation: Any) -> Any:
@@ -120,7 +134,34 @@ def _primitive() -> Any:
 
 def call(callback: Callable[..., None], arrays: Sequence[Any]) -> None:
     """Has a program that JAX compiles hand values to a callback, in the order of the program."""
-    _primitive().bind(*arrays, callback=callback)
+    types = [array.dtype for array in arrays]
+    words = [_word_of(dtype) for dtype in types]
+
+    def called(*given: Any) -> None:
+        found = [np.asarray(array) for array in given]
+        callback(
+            *(
+                a if word is None else a.view(dtype)
+                for a, word, dtype in zip(found, words, types, strict=True)
+            )
+        )
+
+    brought = [
+        a if word is None else jax.lax.bitcast_convert_type(a, word)
+        for a, word in zip(arrays, words, strict=True)
+    ]
+    _primitive().bind(*brought, callback=called)
+
+
+def _word_of(dtype: Any) -> Any:
+    """Integers for the bits of small floats: XLA may gather these as larger ones, and makes NaNs alike."""
+    if (
+        not jnp.issubdtype(dtype, jnp.floating)
+        or dtype.itemsize > 2
+        or jnp.finfo(dtype).bits != 8 * dtype.itemsize
+    ):
+        return None
+    return jnp.uint8 if dtype.itemsize == 1 else jnp.uint16
 
 
 def _failure() -> str | None:
@@ -162,7 +203,10 @@ def _failure() -> str | None:
 
 
 def _lacks(error: Exception) -> str:
-    return f"JAX {jax.__version__} has nothing that they could be made of ({type(error).__name__}: {error})"
+    return (
+        f"it is compiled for a JAX of {jax.device_count()} devices, and JAX {jax.__version__} has nothing to order "
+        f"its callbacks ({type(error).__name__}: {error})"
+    )
 
 
 def _parts() -> bool:
@@ -180,12 +224,21 @@ def _tried() -> str | None:
     return found[0] if found else "its trial ended"
 
 
-def why_not() -> str | None:
+def refusal() -> Refusal | None:
     """Why the program that is made here cannot hand its values over in order; None: it can."""
     if jax.process_count() > 1:
-        return f"{jax.process_count()} processes compute it together"
+        return Refusal(
+            f"{jax.process_count()} processes compute it together, which orders no callbacks",
+            "trace a program of one process, or call the function outside of jax.jit",
+        )
     try:
         parts = _parts()
     except Exception as e:
-        return _lacks(e)
-    return "it has a part for each device" if parts else _tried()
+        return Refusal(_lacks(e), _ONE_DEVICE)
+    if parts:
+        return Refusal(
+            "within shard_map or pmap each device has values of its own, and their callbacks have no order",
+            "trace the function that calls shard_map or pmap",
+        )
+    reason = _tried()
+    return None if reason is None else Refusal(reason, _ONE_DEVICE)

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 import threading
+import types
 import warnings
 from collections.abc import Callable
 from types import TracebackType
@@ -23,7 +24,7 @@ from ..runs.gaps import NOT_LOOKED_INTO
 from ..trace.escalation import KeptPlaces, second_run, sites_of
 from ..trace.site import Site
 from . import several_devices
-from .values import Missing, Slot, Text, slots_of, structure_of
+from .values import Missing, Slot, Text, leaves_of, slots_of, slots_of_changed, structure_of
 
 __all__ = ["Trace", "trace"]
 
@@ -61,6 +62,12 @@ def _to_active(method: str, facts: tuple, slots: list[Slot]) -> Callable[..., No
     return called
 
 
+def _refuse_in_active(name: str, refusal: several_devices.Refusal) -> None:
+    """Tells the trace under way that a program is not traced. The program may be of an earlier trace."""
+    if _active:
+        _active[-1]._refused(name, refusal)
+
+
 def _digested(slot: Slot) -> Slot:
     """A slot as it is; one of an object that is not looked into has no digest."""
     if slot.role != "setting":
@@ -71,6 +78,30 @@ def _digested(slot: Slot) -> Slot:
 def _staged() -> bool:
     """Whether JAX makes a program here, instead of computing."""
     return isinstance(jnp.zeros(()), jax.core.Tracer)
+
+
+def _leaves_given(own: dict[str, Any], args: tuple, kwargs: dict) -> dict[str, Any]:
+    fronts = [*own.items(), ("arg", args), ("kwarg", kwargs)]
+    return {name: leaf for front, tree in fronts for name, leaf in leaves_of(tree, front).items()}
+
+
+def _variables(module: Any) -> dict[str, Any]:
+    """{name: value} of a module of flax.linen, without those of modules within: parameters by their own
+    names, values of other collections (`batch_stats`, `cache`) with the collection's."""
+    own = {}
+    with contextlib.suppress(Exception):  # before it has any
+        for collection, variables in module.variables.items():
+            for name, value in variables.items():
+                if not hasattr(value, "items"):
+                    own[name if collection == "params" else f"{collection}.{name}"] = value
+    return own
+
+
+def _generators(module: Any) -> dict[str, Any]:
+    """{name: key} of the random numbers that a module of flax.linen can draw from."""
+    with contextlib.suppress(Exception):
+        return {f"rng.{name}": lazy.rng for name, lazy in module.scope.rngs.items()}
+    return {}
 
 
 class Trace:
@@ -121,12 +152,16 @@ class Trace:
             The same function, with callbacks. Compile this one: `jax.jit(trace.function(f))`.
         """
         called: str = name or str(getattr(f, "__name__", "function"))
+        owner = getattr(f, "__self__", None)  # of a method: what it holds is given to it too
+        own = {} if owner is None or isinstance(owner, (types.ModuleType, type)) else {"self": owner}
 
         @functools.wraps(f)
         def traced(*args: Any, **kwargs: Any) -> Any:
-            self._entry(called, type(f).__name__ if name is None else "function", {}, args, kwargs)
+            given = own, args, kwargs
+            before = _leaves_given(*given)
+            self._entry(called, type(f).__name__ if name is None else "function", own, args, kwargs)
             result = f(*args, **kwargs)
-            self._leave(called, result)
+            self._leave(called, result, before, _leaves_given(*given))
             return result
 
         return traced
@@ -171,6 +206,8 @@ class Trace:
             raise error
 
     def __enter__(self) -> Trace:
+        with contextlib.suppress(Exception):  # of a program that was begun before
+            jax.effects_barrier()  # its events are not of this trace
         _active.append(self)
         with contextlib.suppress(ImportError):
             import flax.linen
@@ -202,14 +239,10 @@ class Trace:
             return call(*args, **kwargs)
         module = context.module
         path = ".".join(map(str, module.path))
-        own = {}
-        with contextlib.suppress(Exception):  # before it has any
-            for name, value in module.variables.get("params", {}).items():
-                if not hasattr(value, "items"):  # the others belong to modules within
-                    own[name] = value
-        self._entry(path, type(module).__name__, own, args, kwargs)
+        before = _variables(module)
+        self._entry(path, type(module).__name__, {**before, **_generators(module)}, args, kwargs)
         result = call(*args, **kwargs)
-        self._leave(path, result)
+        self._leave(path, result, before, _variables(module))
         return result
 
     def _entry(self, name: str, kind: str, parameters: dict[str, Any], args: tuple, kwargs: dict) -> None:
@@ -222,19 +255,22 @@ class Trace:
             structure += structure_of(given, front, out=False)
         self._seen("_take_entry", (name, kind, structure), slots, arrays)
 
-    def _leave(self, name: str, result: Any) -> None:
+    def _leave(self, name: str, result: Any, before: dict[str, Any], after: dict[str, Any]) -> None:
+        """before, after: what it was given and may have written into."""
         structure = structure_of(result, "output", out=True)
-        self._seen("_take_exit", (name, structure), *slots_of(result, "output"))
+        slots, arrays = slots_of(result, "output")
+        more, found = slots_of_changed(before, after, taken=slots)
+        self._seen("_take_exit", (name, structure), [*slots, *more], [*arrays, *found])
 
     def _seen(self, method: str, facts: tuple, slots: list[Slot], arrays: list[Any]) -> None:
         """Has values seen where the program gets to this place. The program never fails because of it."""
         called = _to_active(method, facts, slots)
         try:
             if jax.device_count() > 1 and _staged():
-                if (reason := several_devices.why_not()) is None:
+                if (refusal := several_devices.refusal()) is None:
                     several_devices.call(called, arrays)
                 else:
-                    self._refused(facts[0], reason)
+                    jax.debug.callback(functools.partial(_refuse_in_active, facts[0], refusal))
                 return
             if not threading.current_thread().name.startswith("Dummy-"):  # within a callback of JAX
                 jax.effects_barrier()  # what was begun before has its events before this one
@@ -242,20 +278,14 @@ class Trace:
         except Exception as e:
             self._guarded(method, *facts, [s._replace(known=Missing(str(e))) for s in slots])
 
-    def _refused(self, name: str, reason: str) -> None:
+    def _refused(self, name: str, refusal: several_devices.Refusal) -> None:
         """A compiled program of several devices that can have no ordered callbacks."""
         name = name or "the model"
         with self._lock:
             if name in self._untraced:
                 return
             self._untraced.add(name)
-            self._failed(
-                TwinrunError(
-                    f"JAX has {jax.device_count()} devices, and {name} is compiled: it is not traced, because its "
-                    f"callbacks would have no order: {reason}",
-                    fix="let JAX see one device (CUDA_VISIBLE_DEVICES=0), or call the function outside of jax.jit",
-                )
-            )
+            self._failed(TwinrunError(f"{name} is not traced: {refusal.why}", fix=refusal.fix))
 
     # ---- where callbacks arrive, in the order of execution ----
 

@@ -14,7 +14,15 @@ from ..runs.gaps import NOT_LOOKED_INTO
 from ..runs.plain_values import SAID, text_of
 from ..runs.structure import CLASS, WEAK, Fact, built, lines
 
-__all__ = ["Missing", "Slot", "Text", "slots_of", "structure_of"]
+__all__ = [
+    "Missing",
+    "Slot",
+    "Text",
+    "leaves_of",
+    "slots_of",
+    "slots_of_changed",
+    "structure_of",
+]
 
 _CALLS = (("arg", CLASS), ("kwarg", CLASS))
 _NUMBERS = (bool, int, float, complex, np.generic, np.ndarray)
@@ -84,6 +92,42 @@ def slots_of(
         except Exception as e:  # the program must not fail because of its trace
             add(name, Missing(f"{type(e).__name__}: {e}"))
     return slots, arrays
+
+
+def leaves_of(tree: Any, front: str) -> dict[str, Any]:
+    """{name: leaf} of a tree, by the names of its slots; copies of NumPy's arrays. Never raises."""
+    try:
+        found = jax.tree_util.tree_flatten_with_path(tree)[0]
+    except Exception:
+        return {}
+    return {
+        ".".join([front, *(str(_key(k)) for k in path)]): leaf.copy()
+        if isinstance(leaf, np.ndarray)
+        else leaf
+        for path, leaf in found
+    }
+
+
+def slots_of_changed(
+    before: dict[str, Any], after: dict[str, Any], role: str = "value", taken: Iterable[Slot] = ()
+) -> tuple[list[Slot], list[Any]]:
+    """What a function wrote into what it was given, as slots_of() has it; both are of leaves_of()."""
+    slots: list[Slot] = []
+    arrays: list[Any] = []
+    for name, leaf in after.items():
+        was = before.get(name)
+        if name in before and (leaf is was or _equal_arrays(leaf, was)):
+            continue
+        more, found = slots_of(leaf, name, role, [*taken, *slots])
+        slots, arrays = [*slots, *more], [*arrays, *found]
+    return slots, arrays
+
+
+def _equal_arrays(a: Any, b: Any) -> bool:
+    """Whether both are arrays of NumPy, which may be written in place, with the same bytes."""
+    if not (isinstance(a, np.ndarray) and isinstance(b, np.ndarray)):
+        return False
+    return (a.dtype, a.shape) == (b.dtype, b.shape) and a.dtype != object and a.tobytes() == b.tobytes()
 
 
 def structure_of(tree: Any, front: str, *, out: bool) -> str:

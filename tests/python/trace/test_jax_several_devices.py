@@ -71,12 +71,51 @@ with warnings.catch_warnings(record=True) as said, trace(sys.argv[1]) as t:
         from jax._src import callback
         def broken(*args, **kwargs):
             raise ValueError("no such callback")
-        callback.emit_python_callback = broken
+        callback._callback_op_sharding = broken
         assert float(jax.jit(doubled)(x).sum()) == 56 and float(jax.jit(doubled)(x[:4]).sum()) == 12
     assert float(doubled(x).sum()) == 56
     t.record("x", x)
     t.step()
 print([str(w.message) for w in said if w.category is RuntimeWarning])
+"""
+
+
+# The same compiled program in two traces: the second one hears of it too.
+LATER = """
+import sys, warnings
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, PartitionSpec
+from twinrun.jax import trace
+
+mesh = Mesh(np.array(jax.devices()), ("d",))
+warnings.simplefilter("ignore")
+with trace(sys.argv[1] + "1") as t:
+    f = t.function(lambda x: x * 2, "doubled")
+    part = jax.jit(jax.shard_map(f, mesh=mesh, in_specs=PartitionSpec("d"), out_specs=PartitionSpec("d")))
+    part(jnp.arange(8.0))
+    t.step()
+with trace(sys.argv[1] + "2") as t:
+    part(jnp.arange(8.0))
+    t.record("x", 1)
+    t.step()
+"""
+
+# Bits of NaNs that lie on the second device, and vmap over an axis that lies on both.
+BITS = """
+import sys, warnings
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+from twinrun.jax import trace
+
+bits = np.full(8, 0x7FC0, np.uint16)
+bits[6] ^= int(sys.argv[2])
+mesh = jax.make_mesh((2,), ("d",))  # explicit: a program may not cut its axis
+with jax.set_mesh(mesh), trace(sys.argv[1]) as t:
+    x = jax.device_put(bits.view(jnp.bfloat16), NamedSharding(mesh, PartitionSpec("d")))
+    jax.jit(t.function(lambda x: jnp.zeros(2), "whole"))(x)
+    jax.jit(jax.vmap(t.function(lambda x: 2 * x, "item")))(x.reshape(4, 2))
+    t.step()
+    assert not t.problems, t.problems
 """
 
 
@@ -115,6 +154,22 @@ def test_a_program_of_several_devices_has_the_events_and_values_of_one_device(tm
 
 @pytest.mark.parametrize("how", ["shard_map", "pmap", "broken"])
 def test_callbacks_that_would_have_no_order_are_left_out_and_a_warning_says_so(tmp_path: Path, how: str):
-    assert run(REFUSED, tmp_path / "a", how).count("doubled is compiled: it is not traced") == 1
+    assert run(REFUSED, tmp_path / "a", how).count("doubled is not traced: ") == 1
     found = twinrun.compare_traces(tmp_path / "a", tmp_path / "a")
     assert found.verdict == "incomparable" and found.events == 3  # of what was not compiled
+
+
+def test_a_program_that_is_not_traced_says_so_in_every_trace(tmp_path: Path):
+    run(LATER, tmp_path / "a")
+    for n in (1, 2):
+        found = twinrun.compare_traces(tmp_path / f"a{n}", tmp_path / f"a{n}")
+        assert found.verdict == "incomparable" and "doubled is not traced" in found.problems[0]
+
+
+def test_every_bit_of_every_device_is_seen(tmp_path: Path):
+    run(BITS, tmp_path / "a", 0)
+    run(BITS, tmp_path / "again", 0)
+    run(BITS, tmp_path / "b", 1)
+    assert twinrun.compare_traces(tmp_path / "a", tmp_path / "again").same
+    found = twinrun.compare_traces(tmp_path / "a", tmp_path / "b")
+    assert found.first_divergence.site.module == "whole" and found.first_divergence.reason == "input"
