@@ -5,9 +5,9 @@
 # its tests need come from .venv.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-framework=$1
-jobs=$2
-shift 2
+framework=${1:-}
+jobs=${2:-1}
+shift $(($# < 2 ? $# : 2))
 case $framework in
 torch)
     # expecttest: what PyTorch's own list of operations needs.
