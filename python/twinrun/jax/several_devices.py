@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-__all__ = ["Refusal", "call", "refusal"]
+__all__ = ["Refusal", "call", "in_parts", "refusal"]
 
 
 class Refusal(NamedTuple):
@@ -209,9 +209,10 @@ def _lacks(error: Exception) -> str:
     )
 
 
-def _parts() -> bool:
+def in_parts() -> bool:
     """Whether a program is made that has a part for each device, as within shard_map or pmap."""
-    return bool(jax.sharding.get_abstract_mesh().manual_axes)
+    mesh = getattr(jax.sharding, "get_abstract_mesh", None)  # an early JAX has none
+    return mesh is not None and bool(mesh().manual_axes)
 
 
 @functools.cache
@@ -231,11 +232,7 @@ def refusal() -> Refusal | None:
             f"{jax.process_count()} processes compute it together, which orders no callbacks",
             "trace a program of one process, or call the function outside of jax.jit",
         )
-    try:
-        parts = _parts()
-    except Exception as e:
-        return Refusal(_lacks(e), _ONE_DEVICE)
-    if parts:
+    if in_parts():
         return Refusal(
             "within shard_map or pmap each device has values of its own, and their callbacks have no order",
             "trace the function that calls shard_map or pmap",

@@ -62,10 +62,18 @@ def _to_active(method: str, facts: tuple, slots: list[Slot]) -> Callable[..., No
     return called
 
 
-def _refuse_in_active(name: str, refusal: several_devices.Refusal) -> None:
-    """Tells the trace under way that a program is not traced. The program may be of an earlier trace."""
-    if _active:
-        _active[-1]._refused(name, refusal)
+def _tell_later(name: str, refusal: several_devices.Refusal, arrays: list[Any]) -> None:
+    """Has a program with a part for each device tell later traces, too, that it is not traced."""
+
+    def told(first: Any) -> None:
+        if _active:
+            _active[-1]._refused(name, refusal)
+
+    for array in arrays:
+        # Under jax.checkpoint XLA does not compile a callback that brings no value, or a constant.
+        if isinstance(array, jax.core.Tracer) and array.size:
+            jax.debug.callback(told, jax.lax.slice(array.ravel(), (0,), (1,)))
+            return
 
 
 def _digested(slot: Slot) -> Slot:
@@ -246,11 +254,11 @@ class Trace:
         return result
 
     def _entry(self, name: str, kind: str, parameters: dict[str, Any], args: tuple, kwargs: dict) -> None:
-        slots, arrays = slots_of(parameters, "", "parameter")
+        slots, arrays = slots_of(parameters, "", "parameter", static=True)
         slots = [slot._replace(name=slot.name.removeprefix(".")) for slot in slots]
         structure = ""
         for front, given in (("arg", args), ("kwarg", kwargs)):
-            more, found = slots_of(given, front, taken=slots)
+            more, found = slots_of(given, front, taken=slots, static=True)
             slots, arrays = [*slots, *more], [*arrays, *found]
             structure += structure_of(given, front, out=False)
         self._seen("_take_entry", (name, kind, structure), slots, arrays)
@@ -266,11 +274,14 @@ class Trace:
         """Has values seen where the program gets to this place. The program never fails because of it."""
         called = _to_active(method, facts, slots)
         try:
-            if jax.device_count() > 1 and _staged():
+            made = any(isinstance(array, jax.core.Tracer) for array in arrays)
+            if jax.device_count() > 1 and (made or _staged() or several_devices.in_parts()):
                 if (refusal := several_devices.refusal()) is None:
                     several_devices.call(called, arrays)
-                else:
-                    jax.debug.callback(functools.partial(_refuse_in_active, facts[0], refusal))
+                    return
+                self._refused(facts[0], refusal)
+                if method == "_take_entry" and several_devices.in_parts():
+                    _tell_later(facts[0], refusal, arrays)
                 return
             if not threading.current_thread().name.startswith("Dummy-"):  # within a callback of JAX
                 jax.effects_barrier()  # what was begun before has its events before this one

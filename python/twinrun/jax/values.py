@@ -4,7 +4,8 @@ known without them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -25,6 +26,7 @@ __all__ = [
 ]
 
 _CALLS = (("arg", CLASS), ("kwarg", CLASS))
+_WRITABLE = (np.ndarray, set, bytearray)  # by whoever has them
 _NUMBERS = (bool, int, float, complex, np.generic, np.ndarray)
 
 
@@ -52,12 +54,12 @@ class Slot(NamedTuple):
 
 
 def slots_of(
-    tree: Any, front: str, role: str = "value", taken: Iterable[Slot] = ()
+    tree: Any, front: str, role: str = "value", taken: Iterable[Slot] = (), *, static: bool = False
 ) -> tuple[list[Slot], list[Any]]:
     """(slots, arrays of JAX for a callback) of a tree. Never raises. An object that is not looked into has a
     setting in its place, which says so.
 
-    taken: slots whose names are in use.
+    taken: slots whose names are in use. static: so have fields that JAX takes for a part of the tree's type.
     """
     names = {slot.name for slot in taken}
     slots: list[Slot] = []
@@ -91,21 +93,23 @@ def slots_of(
                 add(name, Text(NOT_LOOKED_INTO), "setting")
         except Exception as e:  # the program must not fail because of its trace
             add(name, Missing(f"{type(e).__name__}: {e}"))
+    with contextlib.suppress(Exception):
+        if static and _has_static(tree):
+            add(f"{front}@static", Text(NOT_LOOKED_INTO), "setting")
     return slots, arrays
 
 
 def leaves_of(tree: Any, front: str) -> dict[str, Any]:
-    """{name: leaf} of a tree, by the names of its slots; copies of NumPy's arrays. Never raises."""
+    """{name: leaf} of a tree, by the names of its slots; copies of what can be written. Never raises."""
     try:
         found = jax.tree_util.tree_flatten_with_path(tree)[0]
     except Exception:
         return {}
-    return {
-        ".".join([front, *(str(_key(k)) for k in path)]): leaf.copy()
-        if isinstance(leaf, np.ndarray)
-        else leaf
-        for path, leaf in found
-    }
+    return {".".join([front, *(str(_key(k)) for k in path)]): _kept(leaf) for path, leaf in found}
+
+
+def _kept(leaf: Any) -> Any:
+    return leaf.copy() if isinstance(leaf, _WRITABLE) else leaf
 
 
 def slots_of_changed(
@@ -116,18 +120,36 @@ def slots_of_changed(
     arrays: list[Any] = []
     for name, leaf in after.items():
         was = before.get(name)
-        if name in before and (leaf is was or _equal_arrays(leaf, was)):
+        if name in before and (leaf is was or _unwritten(leaf, was)):
             continue
         more, found = slots_of(leaf, name, role, [*taken, *slots])
         slots, arrays = [*slots, *more], [*arrays, *found]
-    return slots, arrays
+    gone = sorted(before.keys() - after.keys())
+    return [*slots, *(Slot(name, role, Text("removed")) for name in gone)], arrays
 
 
-def _equal_arrays(a: Any, b: Any) -> bool:
-    """Whether both are arrays of NumPy, which may be written in place, with the same bytes."""
-    if not (isinstance(a, np.ndarray) and isinstance(b, np.ndarray)):
+def _unwritten(leaf: Any, was: Any) -> bool:
+    """Whether both are values that can be written in place, and are equal in every bit."""
+    if isinstance(leaf, np.ndarray) and type(leaf) is type(was):
+        same = (leaf.dtype, leaf.shape) == (was.dtype, was.shape) and leaf.dtype != object
+        return same and leaf.tobytes() == was.tobytes()
+    return isinstance(leaf, _WRITABLE) and type(leaf) is type(was) and bool(leaf == was)
+
+
+def _has_static(tree: Any) -> bool:
+    """Whether a tree has nodes that hold more than leaves: static fields, as of a module of flax.nnx."""
+    return _node_has_static(jax.tree_util.tree_structure(tree))
+
+
+def _node_has_static(structure: Any) -> bool:
+    data = structure.node_data()
+    if data is None:
         return False
-    return (a.dtype, a.shape) == (b.dtype, b.shape) and a.dtype != object and a.tobytes() == b.tobytes()
+    kind, static = data
+    plain = kind is None or issubclass(kind, (list, tuple, Mapping, type(None)))
+    if not plain and static is not None and static != () and static != ((), ()):
+        return True
+    return any(map(_node_has_static, structure.children()))
 
 
 def structure_of(tree: Any, front: str, *, out: bool) -> str:

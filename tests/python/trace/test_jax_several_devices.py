@@ -62,7 +62,16 @@ x = jax.device_put(jnp.arange(8.0), NamedSharding(mesh, PartitionSpec("d")))
 with warnings.catch_warnings(record=True) as said, trace(sys.argv[1]) as t:
     warnings.simplefilter("always")
     doubled = t.function(lambda x: x * 2, "doubled")
-    if how == "shard_map":
+    if how == "eager":
+        part = jax.shard_map(doubled, mesh=mesh, in_specs=PartitionSpec("d"), out_specs=PartitionSpec("d"))
+        assert float(part(x).sum()) == 56
+    elif how == "checkpoint":
+        part = jax.shard_map(doubled, mesh=mesh, in_specs=PartitionSpec("d"), out_specs=PartitionSpec("d"))
+        assert jax.jit(jax.grad(jax.checkpoint(lambda x: (part(x) ** 2).sum())))(x)[3] == 24
+    elif how == "no_jit":
+        with jax.disable_jit():
+            assert float(jax.pmap(doubled)(x.reshape(2, 4)).sum()) == 56
+    elif how == "shard_map":
         part = jax.shard_map(doubled, mesh=mesh, in_specs=PartitionSpec("d"), out_specs=PartitionSpec("d"))
         assert float(jax.jit(part)(x).sum()) == 56
     elif how == "pmap":
@@ -114,6 +123,7 @@ with jax.set_mesh(mesh), trace(sys.argv[1]) as t:
     x = jax.device_put(bits.view(jnp.bfloat16), NamedSharding(mesh, PartitionSpec("d")))
     jax.jit(t.function(lambda x: jnp.zeros(2), "whole"))(x)
     jax.jit(jax.vmap(t.function(lambda x: 2 * x, "item")))(x.reshape(4, 2))
+    jax.vmap(t.function(lambda x: 2 * x, "eager"))(x.reshape(4, 2))
     t.step()
     assert not t.problems, t.problems
 """
@@ -152,7 +162,7 @@ def test_a_program_of_several_devices_has_the_events_and_values_of_one_device(tm
         assert (found.first_divergence.site, found.first_divergence.reason) == (alone.site, alone.reason)
 
 
-@pytest.mark.parametrize("how", ["shard_map", "pmap", "broken"])
+@pytest.mark.parametrize("how", ["shard_map", "pmap", "broken", "eager", "checkpoint", "no_jit"])
 def test_callbacks_that_would_have_no_order_are_left_out_and_a_warning_says_so(tmp_path: Path, how: str):
     assert run(REFUSED, tmp_path / "a", how).count("doubled is not traced: ") == 1
     found = twinrun.compare_traces(tmp_path / "a", tmp_path / "a")

@@ -1,6 +1,8 @@
 """Traces of programs of JAX: the function or module that differs is named."""
 
+import dataclasses
 import datetime
+import functools
 import warnings
 from decimal import Decimal
 from pathlib import Path
@@ -288,6 +290,51 @@ def test_a_method_is_given_what_its_object_holds(tmp_path):
     assert all(v.name.startswith("self.layer.") for v in first.values)
     events = events_of(tmp_path / "a")
     assert any(v.out and v.name.startswith("self.seen") for event in events for v in event.values)
+
+
+def test_sets_and_keys_that_a_function_takes_away_come_out(tmp_path):
+    def run(name, item, key):
+        def writes(items, given, text):
+            items.add(item)
+            given.pop(key, None)
+            text.extend(b"ab")
+            return 1.0
+
+        with trace(tmp_path / name) as t:
+            t.function(writes, "writes")({0}, {"a": jnp.ones(2), "b": jnp.ones(2)}, bytearray(b"c"))
+            t.step()
+
+    run("a", 1, "a")
+    run("again", 1, "a")
+    run("item", 2, "a")
+    run("key", 1, "none")
+    assert twinrun.compare_traces(tmp_path / "a", tmp_path / "again").same
+    first = twinrun.compare_traces(tmp_path / "a", tmp_path / "item").first_divergence
+    assert (first.reason, [v.name for v in first.values]) == ("operation", ["arg.0"])
+    assert twinrun.compare_traces(tmp_path / "a", tmp_path / "key").verdict == "different"
+    assert [v.name for v in events_of(tmp_path / "a")[-1].values] == ["output", "arg.0", "arg.2", "arg.1.a"]
+
+
+def test_static_fields_are_counted(tmp_path):
+    @functools.partial(jax.tree_util.register_dataclass, data_fields=["x"], meta_fields=["scale"])
+    @dataclasses.dataclass
+    class Given:
+        x: jax.Array
+        scale: float
+
+    def run(name, scale):
+        with trace(tmp_path / name) as t:
+            t.function(lambda given: given.x * given.scale, "scaled")(Given(jnp.ones(2), scale))
+            t.record("given", Given(jnp.ones(2), scale))
+            t.step()
+        assert not t.problems
+
+    run("a", 1.0)
+    run("again", 1.0)
+    run("b", 2.0)
+    assert twinrun.compare_traces(tmp_path / "a", tmp_path / "again").same
+    first = twinrun.compare_traces(tmp_path / "a", tmp_path / "b").first_divergence
+    assert first.inputs_not_compared == 1 and "inputs agree" not in str(first)
 
 
 def events_of(path):
