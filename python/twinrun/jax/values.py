@@ -5,7 +5,7 @@ known without them.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -73,6 +73,9 @@ def slots_of(
         names.add(free)
         slots.append(Slot(free, role, known))
 
+    if _holds_itself(tree):
+        add(front, Missing("it holds itself"))
+        return slots, arrays
     try:
         found = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda one: one is None)[0]
     except Exception as e:  # keys that have no order
@@ -101,11 +104,32 @@ def slots_of(
 
 def leaves_of(tree: Any, front: str) -> dict[str, Any]:
     """{name: leaf} of a tree, by the names of its slots; copies of what can be written. Never raises."""
+    if _holds_itself(tree):
+        return {}
     try:
         found = jax.tree_util.tree_flatten_with_path(tree)[0]
     except Exception:
         return {}
     return {".".join([front, *(str(_key(k)) for k in path)]): _kept(leaf) for path, leaf in found}
+
+
+def _holds_itself(tree: Any) -> bool:
+    """Whether a list, tuple or mapping is within itself. JAX would follow it until Python's stack is full."""
+    above: set[int] = set()
+    under_way: list[tuple[int, Iterator[Any]]] = [(0, iter((tree,)))]
+    while under_way:
+        number, rest = under_way[-1]
+        for item in rest:
+            if isinstance(item, (list, tuple, dict)):
+                if id(item) in above:
+                    return True
+                above.add(id(item))
+                under_way.append((id(item), iter(item.values() if isinstance(item, dict) else item)))
+                break
+        else:
+            under_way.pop()
+            above.discard(number)
+    return False
 
 
 def _kept(leaf: Any) -> Any:
@@ -155,6 +179,8 @@ def _node_has_static(structure: Any) -> bool:
 def structure_of(tree: Any, front: str, *, out: bool) -> str:
     """What holds the values of a tree, as an event has it. Never raises."""
     found: list[Fact] = []
+    if _holds_itself(tree):
+        return lines([(front, "structure", "not known")], out)
     try:
         # The arguments of each call have a tuple and a mapping of their own.
         found += [fact for fact in built(front, tree) if fact[:2] not in _CALLS]

@@ -315,6 +315,23 @@ def test_sets_and_keys_that_a_function_takes_away_come_out(tmp_path):
     assert [v.name for v in events_of(tmp_path / "a")[-1].values] == ["output", "arg.0", "arg.2", "arg.1.a"]
 
 
+def test_a_container_that_holds_itself_does_not_end_the_program(tmp_path):
+    given = [1]
+    given.append(given)
+    within = {"a": [jnp.ones(2)]}
+    within["b"] = (within,)
+    shared = [2]  # twice, but not within itself
+    with trace(tmp_path / "a") as t:
+        assert t.function(lambda x: len(x), "list")(given) == 2
+        assert t.function(lambda x: x["a"][0].sum(), "mapping")(within) == 2
+        assert t.function(lambda x: x[0] is x[1], "shared")([shared, shared])
+        assert float(jnp.ones(3).sum()) == 3
+        t.step()
+    found = twinrun.compare_traces(tmp_path / "a", tmp_path / "a")
+    assert found.verdict == "incomparable" and "it holds itself" in str(found.problems)
+    assert "shared" not in str(found.problems)
+
+
 def test_static_fields_are_counted(tmp_path):
     @functools.partial(jax.tree_util.register_dataclass, data_fields=["x"], meta_fields=["scale"])
     @dataclasses.dataclass
