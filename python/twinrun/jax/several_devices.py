@@ -183,7 +183,15 @@ def _failure() -> str | None:
         look(y)
         return y
 
+    def within(x: jax.Array) -> jax.Array:
+        got.append(in_parts())
+        return x
+
     try:
+        jax.eval_shape(jax.pmap(within), jnp.zeros((jax.device_count(), 1)))
+        if got != [True]:
+            return f"JAX {jax.__version__} does not tell a program with a part for each device from others"
+        got.clear()
         mesh = jax.sharding.Mesh(np.array(jax.devices()), ("device",))
         placed = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("device"))
         x = jax.device_put(jnp.arange(float(jax.device_count())), placed)

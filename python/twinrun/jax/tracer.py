@@ -150,7 +150,8 @@ class Trace:
         Parameters
         ----------
         f : callable
-            The function, of trees of arrays.
+            The function, of trees of arrays. What the object of a method holds is an input too (`self.…`).
+            What the function writes into its arguments comes out under their names (`arg.0.…`).
         name : str, default None
             Its name in the trace; None for its own.
 

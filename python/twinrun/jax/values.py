@@ -4,7 +4,6 @@ known without them.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -96,9 +95,8 @@ def slots_of(
                 add(name, Text(NOT_LOOKED_INTO), "setting")
         except Exception as e:  # the program must not fail because of its trace
             add(name, Missing(f"{type(e).__name__}: {e}"))
-    with contextlib.suppress(Exception):
-        if static and _has_static(tree):
-            add(f"{front}@static", Text(NOT_LOOKED_INTO), "setting")
+    if static and _has_static(tree):
+        add(f"{front}@static", Text(NOT_LOOKED_INTO), "setting")
     return slots, arrays
 
 
@@ -162,18 +160,21 @@ def _unwritten(leaf: Any, was: Any) -> bool:
 
 def _has_static(tree: Any) -> bool:
     """Whether a tree has nodes that hold more than leaves: static fields, as of a module of flax.nnx."""
-    return _node_has_static(jax.tree_util.tree_structure(tree))
+    try:
+        return _node_has_static(jax.tree_util.tree_structure(tree))
+    except Exception:  # not known
+        return True
 
 
 def _node_has_static(structure: Any) -> bool:
     data = structure.node_data()
-    if data is None:
+    if data is None:  # a leaf
         return False
     kind, static = data
-    plain = kind is None or issubclass(kind, (list, tuple, Mapping, type(None)))
-    if not plain and static is not None and static != () and static != ((), ()):
-        return True
-    return any(map(_node_has_static, structure.children()))
+    nothing = static is None or (isinstance(static, tuple) and not static)
+    # What these hold besides their leaves are names, which the leaves have too.
+    named = issubclass(kind, (list, tuple, Mapping))
+    return not (nothing or named) or any(map(_node_has_static, structure.children()))
 
 
 def structure_of(tree: Any, front: str, *, out: bool) -> str:

@@ -332,12 +332,13 @@ def test_a_container_that_holds_itself_does_not_end_the_program(tmp_path):
     assert "shared" not in str(found.problems)
 
 
-def test_static_fields_are_counted(tmp_path):
+@pytest.mark.parametrize("scales", [(1.0, 2.0), (np.ones(2), np.full(2, 2.0))])
+def test_static_fields_are_counted(tmp_path, scales):
     @functools.partial(jax.tree_util.register_dataclass, data_fields=["x"], meta_fields=["scale"])
     @dataclasses.dataclass
     class Given:
         x: jax.Array
-        scale: float
+        scale: object
 
     def run(name, scale):
         with trace(tmp_path / name) as t:
@@ -346,9 +347,9 @@ def test_static_fields_are_counted(tmp_path):
             t.step()
         assert not t.problems
 
-    run("a", 1.0)
-    run("again", 1.0)
-    run("b", 2.0)
+    run("a", scales[0])
+    run("again", scales[0])
+    run("b", scales[1])
     assert twinrun.compare_traces(tmp_path / "a", tmp_path / "again").same
     first = twinrun.compare_traces(tmp_path / "a", tmp_path / "b").first_divergence
     assert first.inputs_not_compared == 1 and "inputs agree" not in str(first)
