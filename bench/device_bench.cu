@@ -77,15 +77,47 @@ __device__ double normal(std::uint64_t i, std::uint64_t seed) {
         sum += static_cast<double>(a >> (16 * k) & 0xFFFF);
     return (sum / 65536 - 2) * 1.7320508;
 }
+template <class T>
+struct Steps {
+    using Bits = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
+    static __device__ T up(T x, unsigned steps) {
+        Bits bits;
+        memcpy(&bits, &x, sizeof bits);
+        bits += steps;  // away from 0
+        memcpy(&x, &bits, sizeof bits);
+        return x;
+    }
+    static __device__ void put(void* to, std::size_t i, double x, unsigned steps) {
+        static_cast<T*>(to)[i] = up(static_cast<T>(x), steps);
+    }
+};
+struct Half {};
+template <>
+struct Steps<Half> {
+    static __device__ void put(void* to, std::size_t i, double x, unsigned) {
+        const auto value = static_cast<float>(x);
+        std::uint16_t bits;
+        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+        static_cast<std::uint16_t*>(to)[i] = bits;
+    }
+};
+struct Bf16 {};
+template <>
+struct Steps<Bf16> {
+    static __device__ void put(void* to, std::size_t i, double x, unsigned steps) {
+        static_cast<std::uint16_t*>(to)[i] =
+            static_cast<std::uint16_t>((__float_as_uint(static_cast<float>(x)) >> 16) + steps);
+    }
+};
 // kind 0: as a; 1: all within noise; 2: all differ by 2 tolerances; 3: one scalar in 1000 differs by 2 tolerances.
 template <class T>
-__global__ void make(T* to, std::size_t n, int kind, double noise) {
+__global__ void make(void* to, std::size_t n, int kind, double noise) {
     const std::size_t stride = std::size_t{gridDim.x} * blockDim.x;
     for (std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n; i += stride) {
         double x = normal(i, 1);
         if (kind == 1) x += noise * (static_cast<double>(splitmix64(i + 77) >> 11) * 0x1p-52 - 1);
         if (kind == 2 || (kind == 3 && splitmix64(i + 78) % 1000 == 0)) x += noise;
-        to[i] = static_cast<T>(x);
+        Steps<T>::put(to, i, x, 0);
     }
 }
 
@@ -104,28 +136,6 @@ __global__ void make_halves(std::uint16_t* to, std::size_t n, bool brain) {
 // For units in the last place and periods: `a` on a circle of length kAround, and b, by kind, beside it.
 constexpr double kAround = 10;
 enum class Beside : int { same, some_steps, few_many_steps, many_steps, few_around, some_around, anywhere };
-template <class T>
-struct Steps {
-    using Bits = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
-    static __device__ T up(T x, unsigned steps) {
-        Bits bits;
-        memcpy(&bits, &x, sizeof bits);
-        bits += steps;  // away from 0
-        memcpy(&x, &bits, sizeof bits);
-        return x;
-    }
-    static __device__ void put(void* to, std::size_t i, double x, unsigned steps) {
-        static_cast<T*>(to)[i] = up(static_cast<T>(x), steps);
-    }
-};
-struct Bf16 {};
-template <>
-struct Steps<Bf16> {
-    static __device__ void put(void* to, std::size_t i, double x, unsigned steps) {
-        static_cast<std::uint16_t*>(to)[i] =
-            static_cast<std::uint16_t>((__float_as_uint(static_cast<float>(x)) >> 16) + steps);
-    }
-};
 template <class T>
 __global__ void make_beside(void* to, std::size_t n, Beside kind) {
     const std::size_t stride = std::size_t{gridDim.x} * blockDim.x;
@@ -310,9 +320,9 @@ int main(int argc, char** argv) {
 
     for (const DType scalar : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
         if (scalar == DType::f32) {
-            make<<<wide, 256>>>(a.as<float>(), bytes / 4, 0, 0.0);
+            make<float><<<wide, 256>>>(a.data(), bytes / 4, 0, 0.0);
         } else if (scalar == DType::f64) {
-            make<<<wide, 256>>>(a.as<double>(), bytes / 8, 0, 0.0);
+            make<double><<<wide, 256>>>(a.data(), bytes / 8, 0, 0.0);
         } else {
             make_halves<<<wide, 256>>>(a.as<std::uint16_t>(), bytes / 2, scalar == DType::bf16);
         }
@@ -498,12 +508,18 @@ int main(int argc, char** argv) {
         if (differences == nullptr || differences->compare == nullptr) continue;
         const char* const names[] = {"identical", "all within the tolerance", "all differ", "0.1% differ"};
         for (int kind = 0; kind < 4; ++kind) {
-            const double noise = kind == 1 ? 0.4e-3 : 2e-3;
-            if (scalar == DType::f32) {
-                make<<<wide, 256>>>(b.as<float>(), bytes / 4, kind, noise);
-            } else {
-                make<<<wide, 256>>>(b.as<double>(), bytes / 8, kind, noise);
-            }
+            // Of 16-bit types so that rounding does not hide what is added.
+            const double unit = item_bytes(scalar) == 2 ? 16e-3 : 1e-3;
+            const double noise = kind == 1 ? 0.4 * unit : 2 * unit;
+            const auto fill = [&](DeviceMemory& to, int by) {
+                const std::size_t n = bytes / item_bytes(scalar);
+                if (scalar == DType::f32) make<float><<<wide, 256>>>(to.data(), n, by, noise);
+                if (scalar == DType::f64) make<double><<<wide, 256>>>(to.data(), n, by, noise);
+                if (scalar == DType::f16) make<Half><<<wide, 256>>>(to.data(), n, by, noise);
+                if (scalar == DType::bf16) make<Bf16><<<wide, 256>>>(to.data(), n, by, noise);
+            };
+            fill(a, 0);
+            fill(b, kind);
             check(cudaDeviceSynchronize());
             DeviceDifference what;
             what.scalar = scalar;
@@ -519,7 +535,7 @@ int main(int argc, char** argv) {
                  static_cast<double>(bytes),
                  [&](cudaStream_t s) { read_only<4><<<wide, 256, 0, s>>>(a.as<uint4>(), bytes / 16, sink); },
                  {{"ceiling", "read"}}});
-            for (const Tolerance tolerance : {Tolerance{1e-3, 0}, Tolerance{1e-4, 1e-3}}) {
+            for (const Tolerance tolerance : {Tolerance{unit, 0}, Tolerance{unit / 10, unit}}) {
                 what.rule.tolerance = tolerance;
                 bench.add({std::string("elements, ") + names[kind],
                            2.0 * static_cast<double>(bytes),

@@ -20,8 +20,6 @@ namespace gpu {
 
 namespace {
 
-constexpr int kMostDevices = 64;
-
 // Blocks that fill a device, for kernels whose blocks take what comes: asked for once a kernel and
 // device.
 template <auto Kernel>

@@ -9,6 +9,9 @@
 
 namespace twinrun {
 
+// What is asked of a device once is remembered for so many.
+constexpr int kMostDevices = 64;
+
 // device_cuda.cu. what: the call, or the kernel's name.
 DeviceStatus gpu_failure(cudaError_t error, int device, const char* what);
 DeviceStatus gpu_failure(ErrorCode code, int device, const char* what);

@@ -60,6 +60,14 @@ __device__ inline void stage_some(std::byte* to, const void* from, int valid, Re
         to[i] = i < bytes ? static_cast<const std::byte*>(from)[i] : std::byte{0};
 #endif
 }
+// Brings the line of 128 bytes that holds this address to the L2 cache.
+__device__ inline void fetch_line(const void* at) {
+#if defined(__CUDA_ARCH__)
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+#else
+    static_cast<void>(at);
+#endif
+}
 // Ends a group of copies, which may be empty.
 __device__ inline void stage_commit() {
 #if defined(__CUDA_ARCH__)

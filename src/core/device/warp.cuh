@@ -37,6 +37,12 @@ __device__ inline std::uint64_t sum(std::uint64_t value) {
         value += across(value, distance);
     return value;
 }
+// The bits that any lane has.
+__device__ inline std::uint64_t united(std::uint64_t bits) {
+    const auto low = static_cast<unsigned>(bits);
+    const auto high = static_cast<unsigned>(bits >> 32);
+    return std::uint64_t{__reduce_or_sync(kAllLanes, high)} << 32 | __reduce_or_sync(kAllLanes, low);
+}
 __device__ inline unsigned largest(unsigned value) { return __reduce_max_sync(kAllLanes, value); }
 
 }  // namespace twinrun::warp

@@ -1,7 +1,10 @@
 // Element by element on a device: the launches. The kernels are in difference_kernels.cuh.
+#include <atomic>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
 #include "device/gpu.hpp"
 #include "difference/difference_device.hpp"
@@ -17,7 +20,7 @@ unsigned most_blocks(int device) {
         static_cast<void>(cudaGetLastError());
         multiprocessors = 128;
     }
-    return static_cast<unsigned>(multiprocessors) * kBlocksEach;
+    return static_cast<unsigned>(multiprocessors) * kMostBlocksEach;
 }
 
 // The kernels take 2^-1074 for an atol of 0, so that d = 0 never equals what is allowed (which
@@ -27,6 +30,24 @@ unsigned most_blocks(int device) {
 double least_atol(Kind kind, const Tolerance& tolerance) {
     if (kind == Kind::f64 || tolerance.atol != 0) return tolerance.atol;
     return std::numeric_limits<double>::denorm_min();
+}
+// Whether the tolerance is an absolute one that no rounded difference of two scalars equals.
+// float64 differs: its kernels look for such ties.
+bool is_absolute(Kind kind, const Tolerance& tolerance) {
+    if (tolerance.rtol != 0) return false;
+    switch (kind) {
+        case Kind::f32:
+        case Kind::bf16: {
+            // A float64 rounds a difference only where the smaller number is below 2^-28 of the
+            // larger one. Then d is the larger one, but for that share.
+            const double atol = tolerance.atol;
+            if (atol == 0) return true;
+            const double beside = std::fabs(atol - static_cast<double>(static_cast<float>(atol)));
+            return beside > 0x1p-27 * atol && atol < 0x1p127;
+        }
+        case Kind::whole: return tolerance.atol < 0x1p53;  // differences below it are exact
+        default: return true;                              // so are those of narrow types
+    }
 }
 bool all_exactly(Kind kind, const Tolerance& tolerance) {
     return kind != Kind::f64 && tolerance.rtol != 0 && tolerance.rtol < 0x1p-800;
@@ -40,19 +61,27 @@ Kind kind_of(DType scalar) {
         case DType::u32:
         case DType::i64:
         case DType::u64: return Kind::whole;
+        case DType::f16: return Kind::f16;
+        case DType::bf16: return Kind::bf16;
         default: return Kind::narrow;
     }
 }
+// Calls take(a constant of this kind).
+template <class Take>
+auto with_kind(Kind kind, const Take& take) {
+    switch (kind) {
+        case Kind::f32: return take(std::integral_constant<Kind, Kind::f32>{});
+        case Kind::f64: return take(std::integral_constant<Kind, Kind::f64>{});
+        case Kind::f16: return take(std::integral_constant<Kind, Kind::f16>{});
+        case Kind::bf16: return take(std::integral_constant<Kind, Kind::bf16>{});
+        case Kind::narrow: return take(std::integral_constant<Kind, Kind::narrow>{});
+        default: return take(std::integral_constant<Kind, Kind::whole>{});
+    }
+}
 unsigned group_of(Kind kind) {
-    return kind == Kind::f64 || kind == Kind::whole ? Warp<Kind::f64, Rule::plain>::kGroup
-                                                    : Warp<Kind::f32, Rule::plain>::kGroup;
+    return with_kind(kind, [](auto k) { return Stored<k()>::kPairs * kLanes; });
 }
-unsigned tile_of(Kind kind) {
-    return kind == Kind::f64 || kind == Kind::whole ? Warp<Kind::f64, Rule::plain>::kTile
-                                                    : Warp<Kind::f32, Rule::plain>::kTile;
-}
-static_assert(Warp<Kind::f64, Rule::plain>::kTile == Warp<Kind::whole, Rule::plain>::kTile &&
-              Warp<Kind::f32, Rule::plain>::kTile == Warp<Kind::narrow, Rule::plain>::kTile);
+unsigned tile_of(Kind kind) { return kTileGroups * group_of(kind); }
 
 // Integers have no measures.
 bool is_plain(DType scalar, const Measure& measure) { return !is_floating(scalar) || measure.plain(); }
@@ -63,32 +92,21 @@ bool has_circles(DType scalar, const Measure& measure) {
     }
     return false;
 }
+// Bits of a type's numbers below those of the float that stands for them.
+unsigned bits_below(DType scalar) { return scalar == DType::f16 ? 13 : scalar == DType::bf16 ? 16 : 0; }
+// Whether the kernels tell such numbers of steps by few operations: they are far below the bits of
+// all numbers. More steps are a factor of 2 and above.
+bool has_quick_steps(DType scalar, const Measure& measure) {
+    const unsigned bits = scalar == DType::f64 ? 52 : scalar == DType::f16 ? 29 : 24;
+    return measure.ulps == Measure::kNoUlps || measure.ulps < 1ULL << (bits - bits_below(scalar));
+}
 Measured measured_of(DType scalar, const Measure& measure) {
     Measured m{};
     m.ulps = measure.ulps;
-    // Narrow numbers are looked at as floats. Bits of numbers of two signs are at least `apart`
-    // apart, either way round.
-    unsigned below = 0;  // bits of the float below those of the type
-    std::uint64_t apart = 1ULL << 23;
-    m.key_scale = 1;
-    if (scalar == DType::f16) {
-        below = 13;
-        apart = 1ULL << 30;
-        m.key_scale = 0x1p-112F;
-    } else if (scalar == DType::bf16) {
-        below = 16;
-    } else if (scalar == DType::f64) {
-        apart = 1ULL << 52;
-    }
-    const std::uint64_t largest = scalar == DType::f64 ? std::numeric_limits<std::uint64_t>::max()
-                                                       : std::numeric_limits<std::uint32_t>::max();
-    if (measure.ulps != Measure::kNoUlps) {
-        const bool fits = measure.ulps < largest >> below;
-        m.least_steps = fits ? (measure.ulps << below) + 1 : largest;
-        if (fits && m.least_steps <= apart) {
-            m.quick_offset = m.least_steps - 1;
-            m.quick_limit = 2 * m.quick_offset;
-        }
+    if (measure.ulps != Measure::kNoUlps && has_quick_steps(scalar, measure)) {
+        m.quick_offset = measure.ulps << bits_below(scalar);
+        m.quick_limit = 2 * m.quick_offset;
+        m.quick_far = m.quick_offset < 1ULL << (scalar == DType::f64 ? 52 : 23);
     }
     double near = kInfiniteDistance;
     m.components = measure.components;
@@ -104,17 +122,63 @@ Measured measured_of(DType scalar, const Measure& measure) {
     return m;
 }
 
-template <Rule kRule>
-void start_kernel(Kind kind, unsigned blocks, cudaStream_t queue, const Work& work) {
-    switch (kind) {
-        case Kind::f32: compare_kernel<Kind::f32, kRule><<<blocks, kThreads, 0, queue>>>(work); break;
-        case Kind::f64: compare_kernel<Kind::f64, kRule><<<blocks, kThreads, 0, queue>>>(work); break;
-        case Kind::narrow: compare_kernel<Kind::narrow, kRule><<<blocks, kThreads, 0, queue>>>(work); break;
-        case Kind::whole:
-            if constexpr (kRule == Rule::plain)  // integers have no others
-                compare_kernel<Kind::whole, kRule><<<blocks, kThreads, 0, queue>>>(work);
-            break;
+// How a kernel fits on a device: groups in shared memory a warp, and blocks at once, at most
+// most_blocks(). Asked for once: the runtime's answers take longer than a small comparison.
+struct Fit {
+    unsigned stages;
+    unsigned blocks;
+};
+template <Kind kKind, class Kernel>
+DeviceStatus ask_for_fit(int device, Kernel kernel, Fit* fit) {
+    int most = 0;
+    int each = 0;
+    TWR_GPU(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device));
+    const bool large = kMostBlocksEach * shared_bytes<kKind>(kMostStages) <= static_cast<std::size_t>(most);
+    fit->stages = large ? kMostStages : kLeastStages;
+    const std::size_t shared = shared_bytes<kKind>(fit->stages);
+    TWR_GPU(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)));
+    TWR_GPU(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, kThreads, shared));
+    if (each == 0)
+        return gpu_failure(ErrorCode::unsupported, device,
+                           "the device has too little shared memory for comparisons");
+    fit->blocks = most_blocks(device) / kMostBlocksEach * static_cast<unsigned>(each);
+    return {};
+}
+// Each kernel has a memory of its own. (Two threads that ask at once get the same answer.)
+template <Kind kKind, auto kKernel>
+DeviceStatus fit_of(int device, Fit* fit) {
+    static std::atomic<std::uint64_t> known[kMostDevices];
+    const bool remembered = device < kMostDevices;
+    if (remembered) {
+        const std::uint64_t answer = known[device].load();
+        *fit = {static_cast<unsigned>(answer >> 32), static_cast<unsigned>(answer)};
+        if (answer != 0) return {};
     }
+    const DeviceStatus status = ask_for_fit<kKind>(device, kKernel, fit);
+    if (!status.failed && remembered) known[device] = std::uint64_t{fit->stages} << 32 | fit->blocks;
+    return status;
+}
+
+// Integers have no other rule.
+constexpr bool has_rule(Kind kind, Rule rule) {
+    return rule == Rule::plain || (kind != Kind::whole && kind != Kind::narrow);
+}
+// At most `blocks` blocks, which becomes their number.
+template <Rule kRule>
+DeviceStatus start_kernel(int device, Kind kind, unsigned* blocks, cudaStream_t queue, const Work& work) {
+    return with_kind(kind, [&](auto k) -> DeviceStatus {
+        if constexpr (has_rule(k(), kRule)) {
+            Fit fit{};
+            const DeviceStatus status = fit_of<k(), compare_kernel<k(), kRule>>(device, &fit);
+            if (status.failed) return status;
+            if (fit.blocks < *blocks) *blocks = fit.blocks;
+            Work fitted = work;
+            fitted.stages = fit.stages;
+            compare_kernel<k(), kRule><<<*blocks, kThreads, shared_bytes<k()>(fit.stages), queue>>>(fitted);
+        }
+        return {};
+    });
 }
 
 // The arguments of the kernels for a comparison, except its parts and the places of results.
@@ -128,9 +192,11 @@ Work work_of(const DeviceDifference& what) {
     work.atol = what.rule.tolerance.atol;
     work.rtol = what.rule.tolerance.rtol;
     work.least_atol = least_atol(kind, what.rule.tolerance);
+    work.absolute = is_absolute(kind, what.rule.tolerance);
     work.chunk_scalars = chunk;
     work.whole_groups = chunk % group_of(kind) == 0;
     work.measured = measured_of(what.scalar, what.rule.measure);
+    work.exactly |= is_floating(what.scalar) && !has_quick_steps(what.scalar, what.rule.measure);
     return work;
 }
 
@@ -221,18 +287,19 @@ DeviceStatus compare(int device, const DeviceDifference& what, const DevicePart*
         const std::uint64_t needed = (tiles - 1) / kWarps + 1;
         blocks = most_blocks(device);
         if (needed < blocks) blocks = static_cast<unsigned>(needed);
-        if (is_plain(what.scalar, what.rule.measure)) {
-            start_kernel<Rule::plain>(kind, blocks, queue, work);
-        } else {
-            start_kernel<Rule::measured>(kind, blocks, queue, work);
-        }
+        DeviceStatus status = is_plain(what.scalar, what.rule.measure)
+                                  ? start_kernel<Rule::plain>(device, kind, &blocks, queue, work)
+                                  : start_kernel<Rule::measured>(device, kind, &blocks, queue, work);
+        if (status.failed) return status;
         TWR_GPU_LAUNCHED("comparison of elements");
         if (layout.circles) {
             Work around = work;
             around.partials += blocks;
-            start_kernel<Rule::around>(kind, blocks, queue, around);
+            unsigned more = blocks;
+            status = start_kernel<Rule::around>(device, kind, &more, queue, around);
+            if (status.failed) return status;
             TWR_GPU_LAUNCHED("comparison of elements on circles");
-            blocks *= 2;
+            blocks += more;
         }
         const std::uint64_t words = device_aligned(chunks) / sizeof(uint4);
         const std::uint64_t counting = (words - 1) / kFinishThreads + 1;
@@ -302,25 +369,21 @@ void pairs_scratch(int device, const DeviceDifference& what, const DevicePart* p
 }
 
 template <Rule kRule>
-void start_pairs(Kind kind, unsigned blocks, cudaStream_t queue, const Work& work, const Share* shares,
-                 std::uint32_t count, std::uint32_t* next) {
-    switch (kind) {
-        case Kind::f32:
-            compare_pairs_kernel<Kind::f32, kRule><<<blocks, kThreads, 0, queue>>>(work, shares, count, next);
-            break;
-        case Kind::f64:
-            compare_pairs_kernel<Kind::f64, kRule><<<blocks, kThreads, 0, queue>>>(work, shares, count, next);
-            break;
-        case Kind::narrow:
-            compare_pairs_kernel<Kind::narrow, kRule>
-                <<<blocks, kThreads, 0, queue>>>(work, shares, count, next);
-            break;
-        case Kind::whole:
-            if constexpr (kRule == Rule::plain)
-                compare_pairs_kernel<Kind::whole, kRule>
-                    <<<blocks, kThreads, 0, queue>>>(work, shares, count, next);
-            break;
-    }
+DeviceStatus start_pairs(int device, Kind kind, cudaStream_t queue, const Work& work, const Share* shares,
+                         std::uint32_t count, std::uint32_t* next) {
+    return with_kind(kind, [&](auto k) -> DeviceStatus {
+        if constexpr (has_rule(k(), kRule)) {
+            Fit fit{};
+            const DeviceStatus status = fit_of<k(), compare_pairs_kernel<k(), kRule>>(device, &fit);
+            if (status.failed) return status;
+            const unsigned blocks = fit.blocks < count ? fit.blocks : count;
+            Work fitted = work;
+            fitted.stages = fit.stages;
+            compare_pairs_kernel<k(), kRule>
+                <<<blocks, kThreads, shared_bytes<k()>(fit.stages), queue>>>(fitted, shares, count, next);
+        }
+        return {};
+    });
 }
 
 DeviceStatus put_pairs(int device, const DeviceDifference& what, const DevicePart* parts, std::size_t n,
@@ -391,13 +454,11 @@ DeviceStatus compare_pairs(int device, const DeviceDifference& what, const Devic
     const auto* const there = reinterpret_cast<const Share*>(tables + layout.shares_at);
     auto* const next = reinterpret_cast<std::uint32_t*>(area + layout.next_at);
     const Kind kind = kind_of(what.scalar);
-    unsigned blocks = most_blocks(device);
-    if (shares < blocks) blocks = shares;
-    if (is_plain(what.scalar, what.rule.measure)) {
-        start_pairs<Rule::plain>(kind, blocks, queue, work, there, shares, next);
-    } else {
-        start_pairs<Rule::measured>(kind, blocks, queue, work, there, shares, next);
-    }
+    const DeviceStatus status =
+        is_plain(what.scalar, what.rule.measure)
+            ? start_pairs<Rule::plain>(device, kind, queue, work, there, shares, next)
+            : start_pairs<Rule::measured>(device, kind, queue, work, there, shares, next);
+    if (status.failed) return status;
     TWR_GPU_LAUNCHED("comparison of pairs of arrays");
     finish_pairs<<<static_cast<unsigned>(n), kPairThreads, 0, queue>>>(
         work, reinterpret_cast<const std::uint32_t*>(tables + layout.first_at), results);

@@ -12,15 +12,31 @@ namespace twinrun {
 
 namespace {
 
-__device__ inline void prepare_tables(const Work& work, Shared& shared, bool around) {
+// Blocks of a kernel that are to fit on a multiprocessor, which bounds its registers.
+template <Kind kKind, Rule kRule>
+constexpr int kBlocksEach = kMostBlocksEach;
+
+template <Kind kKind>
+__device__ inline Shared<kKind>& shared_memory() {
+    extern __shared__ uint4 memory[];
+    auto* const begin = reinterpret_cast<std::byte*>(memory);
+    const auto past = static_cast<unsigned>(__cvta_generic_to_shared(begin)) % kSharedAlignment;
+    return *reinterpret_cast<Shared<kKind>*>(begin + (past == 0 ? 0 : kSharedAlignment - past));
+}
+
+template <Kind kKind>
+__device__ inline void prepare_tables(const Work& work, Shared<kKind>& shared, bool around) {
     if (around && threadIdx.x < Measure::kMostComponents) {
         const double period = work.measured.period[threadIdx.x];
         shared.circles[threadIdx.x] = {period, period > 0 ? 1 / period : 0};
     }
-    for (unsigned i = threadIdx.x; i < 2048; i += kThreads)
-        shared.bins[i] = kBinTable.entries[i];
+    if constexpr (!Shared<kKind>::kFloats) {
+        for (unsigned i = threadIdx.x; i < Shared<kKind>::kBins; i += kThreads)
+            shared.bins[0][i] = kBinTable.entries[i];
+    }
 }
-__device__ inline void prepare_counts(Shared& shared, Totals* totals, std::uint32_t part) {
+template <Kind kKind>
+__device__ inline void prepare_counts(Shared<kKind>& shared, Totals* totals, std::uint32_t part) {
     for (unsigned i = threadIdx.x; i < kHistogramBins; i += kThreads)
         shared.all[i] = shared.over[i] = 0;
     if (threadIdx.x < kWarps) {
@@ -33,7 +49,8 @@ __device__ inline void prepare_counts(Shared& shared, Totals* totals, std::uint3
     }
 }
 // The results of the block's warps, once all of them are done.
-__device__ inline void give(const Shared& shared, Totals* totals, Partial* to) {
+template <Kind kKind>
+__device__ inline void give(const Shared<kKind>& shared, Totals* totals, Partial* to) {
     for (unsigned i = threadIdx.x; i < kHistogramBins; i += kThreads) {
         if (shared.all[i] != 0) atomicAdd(&totals->all[i], Count64{shared.all[i]});
         if (shared.over[i] != 0) atomicAdd(&totals->over[i], Count64{shared.over[i]});
@@ -53,8 +70,9 @@ __device__ inline void give(const Shared& shared, Totals* totals, Partial* to) {
 }
 
 template <Kind kKind, Rule kRule>
-__global__ void __launch_bounds__(kThreads, kBlocksEach) compare_kernel(const __grid_constant__ Work work) {
-    __shared__ Shared shared;
+__global__ void __launch_bounds__(kThreads, kBlocksEach<kKind, kRule>)
+    compare_kernel(const __grid_constant__ Work work) {
+    Shared<kKind>& shared = shared_memory<kKind>();
     prepare_tables(work, shared, kRule == Rule::around);
     prepare_counts(shared, work.totals, kAnyPart);
     __syncthreads();
@@ -66,16 +84,15 @@ __global__ void __launch_bounds__(kThreads, kBlocksEach) compare_kernel(const __
 
 // Each part has totals of its own, each share a partial: which block takes a share changes nothing.
 template <Kind kKind, Rule kRule>
-__global__ void __launch_bounds__(kThreads, kBlocksEach)
+__global__ void __launch_bounds__(kThreads, kBlocksEach<kKind, kRule>)
     compare_pairs_kernel(const __grid_constant__ Work work, const Share* shares, std::uint32_t count,
                          std::uint32_t* next) {
-    __shared__ Shared shared;
-    __shared__ std::uint32_t taken;
+    Shared<kKind>& shared = shared_memory<kKind>();
     prepare_tables(work, shared, false);
     for (;;) {
-        if (threadIdx.x == 0) taken = atomicAdd(next, 1U);
+        if (threadIdx.x == 0) shared.share = atomicAdd(next, 1U);
         __syncthreads();
-        const std::uint32_t number = taken;
+        const std::uint32_t number = shared.share;
         if (number >= count) return;
         const Share share = shares[number];
         Totals* const totals = work.totals + share.part;

@@ -24,33 +24,19 @@ enum class Rule : std::uint8_t {
 enum class Kind : std::uint8_t {
     f32,
     f64,
-    narrow,  // of 1 or 2 bytes; float32 holds them
+    f16,
+    bf16,
+    narrow,  // integers of 1 or 2 bytes; float32 holds them
     whole,   // integers of 4 or 8 bytes; float64 holds them up to 2^53
 };
+__host__ __device__ constexpr bool is_half(Kind kind) { return kind == Kind::f16 || kind == Kind::bf16; }
 
 template <Kind kKind>
 struct Stored {
-    using Value = float;
-    static constexpr unsigned kPairs = 8;  // of a lane in a group
+    using Value = std::conditional_t<kKind == Kind::f64 || kKind == Kind::whole, double, float>;
     static constexpr unsigned kWords = 8;  // of 4 bytes, for one run
-};
-template <>
-struct Stored<Kind::f64> {
-    using Value = double;
-    static constexpr unsigned kPairs = 4;
-    static constexpr unsigned kWords = 8;
-};
-template <>
-struct Stored<Kind::narrow> {
-    using Value = float;
-    static constexpr unsigned kPairs = 8;
-    static constexpr unsigned kWords = 4;
-};
-template <>
-struct Stored<Kind::whole> {
-    using Value = double;
-    static constexpr unsigned kPairs = 4;
-    static constexpr unsigned kWords = 8;
+    // Of a lane in a group.
+    static constexpr unsigned kPairs = sizeof(Value) == 8 ? 4 : kKind == Kind::f32 ? 8 : 16;
 };
 
 __host__ __device__ constexpr unsigned bytes_of(DType scalar) {
@@ -84,17 +70,6 @@ __device__ inline std::uint32_t bits_in(float x) {
 #endif
 }
 __device__ inline std::uint64_t bits_in(double x) { return bits_of(x); }
-// signed_magnitude() of its bits, in as many of them; that of a float and of a double.
-template <class T>
-__device__ inline auto key_of(T x) {
-    using Bits = decltype(bits_in(x));
-    using Signed = std::make_signed_t<Bits>;
-    const auto bits = static_cast<Signed>(bits_in(x));
-    constexpr auto magnitude = static_cast<Signed>(~Bits{0} >> 1);
-    const Signed sign = bits >> (8 * sizeof bits - 1);
-    return ((bits & magnitude) ^ sign) - sign;
-}
-
 // A scalar of 1 or 2 bytes, zero-extended.
 __host__ __device__ inline float from_narrow(std::uint32_t bits, DType scalar) {
     switch (scalar) {
@@ -116,74 +91,46 @@ __device__ inline std::uint64_t word_at(const std::byte* at, unsigned bytes) {
     }
 }
 
+// Bytes of a scalar.
+template <Kind kKind>
+__host__ __device__ constexpr unsigned stored_bytes(DType scalar) {
+    if constexpr (is_half(kKind)) return 2;
+    if constexpr (kKind == Kind::f32) return 4;
+    if constexpr (kKind == Kind::f64) return 8;
+    return bytes_of(scalar);
+}
+
 template <Kind kKind>
 struct Words {
     std::uint32_t word[Stored<kKind>::kWords];
 };
 
-// Which scalar of a group a lane has as pair p. In words of 16 bytes where it was loaded so, else
-// one by one.
+// A lane's words of a group are vectors of 16 bytes, kLanes of them apart.
 template <Kind kKind>
-__device__ inline unsigned place_of_pair(unsigned pair, bool in_words, unsigned lane, DType scalar) {
-    if (!in_words) return pair * kLanes + lane;
-    unsigned vector = Stored<kKind>::kPairs;  // narrow: one load
-    if constexpr (kKind == Kind::f32) vector = 4;
-    if constexpr (kKind == Kind::f64) vector = 2;
-    if constexpr (kKind == Kind::whole) vector = bytes_of(scalar) == 4 ? 4 : 2;
-    return (pair / vector * kLanes + lane) * vector + pair % vector;
+__host__ __device__ constexpr unsigned vectors_of(DType scalar) {
+    return Stored<kKind>::kPairs * stored_bytes<kKind>(scalar) / 16;
 }
-
-template <Kind kKind>
-__device__ inline Words<kKind> load_words(const std::byte* group, unsigned lane, DType scalar) {
-    Words<kKind> w{};
-    if constexpr (kKind == Kind::f32 || kKind == Kind::f64) {
-        const auto* from = reinterpret_cast<const uint4*>(group) + lane;
-        const uint4 low = __ldg(from);
-        const uint4 high = __ldg(from + kLanes);
-        w.word[0] = low.x, w.word[1] = low.y, w.word[2] = low.z, w.word[3] = low.w;
-        w.word[4] = high.x, w.word[5] = high.y, w.word[6] = high.z, w.word[7] = high.w;
-    } else if constexpr (kKind == Kind::narrow) {
-        if (bytes_of(scalar) == 1) {
-            const uint2 low = __ldg(reinterpret_cast<const uint2*>(group) + lane);
-            w.word[0] = low.x, w.word[1] = low.y;
-        } else {
-            const uint4 low = __ldg(reinterpret_cast<const uint4*>(group) + lane);
-            w.word[0] = low.x, w.word[1] = low.y, w.word[2] = low.z, w.word[3] = low.w;
-        }
-    } else {
-        const auto* from = reinterpret_cast<const uint4*>(group) + lane;
-        const uint4 low = __ldg(from);
-        w.word[0] = low.x, w.word[1] = low.y, w.word[2] = low.z, w.word[3] = low.w;
-        if (bytes_of(scalar) == 8) {
-            const uint4 high = __ldg(from + kLanes);
-            w.word[4] = high.x, w.word[5] = high.y, w.word[6] = high.z, w.word[7] = high.w;
-        }
-    }
-    return w;
-}
+constexpr unsigned kMostVectors = 2;
 
 // The first n scalars of a group, one by one; zeros after them, which leave no trace.
 template <Kind kKind>
 __device__ inline Words<kKind> load_singly(const std::byte* group, unsigned n, unsigned lane, DType scalar) {
     Words<kKind> w{};
     constexpr unsigned pairs = Stored<kKind>::kPairs;
-    const unsigned bytes = kKind == Kind::f32 ? 4 : kKind == Kind::f64 ? 8 : bytes_of(scalar);
+    const unsigned bytes = stored_bytes<kKind>(scalar);
 #pragma unroll
     for (unsigned p = 0; p < pairs; ++p) {
         const unsigned place = p * kLanes + lane;
         const std::uint64_t bits = place < n ? word_at(group + std::size_t{place} * bytes, bytes) : 0;
         const auto low = static_cast<std::uint32_t>(bits);
-        if constexpr (kKind == Kind::f32) {
-            w.word[p] = low;
-        } else if constexpr (kKind == Kind::f64) {
-            w.word[2 * p] = low;
-            w.word[2 * p + 1] = static_cast<std::uint32_t>(bits >> 32);
-        } else if constexpr (kKind == Kind::narrow) {
+        if constexpr (pairs == 16) {
             if (bytes == 1) {
                 w.word[p / 4] |= low << 8 * (p % 4);
             } else {
                 w.word[p / 2] |= low << 16 * (p % 2);
             }
+        } else if constexpr (pairs == 8) {
+            w.word[p] = low;
         } else {
             if (bytes == 4) {
                 w.word[p] = low;
@@ -195,6 +142,10 @@ __device__ inline Words<kKind> load_singly(const std::byte* group, unsigned n, u
     }
     return w;
 }
+
+// The pairs of a group are looked at so many at a time.
+template <Kind kKind>
+constexpr unsigned kBlock = Stored<kKind>::kPairs < 8 ? Stored<kKind>::kPairs : 8;
 
 template <Kind kKind>
 __device__ inline std::uint64_t long_word(const Words<kKind>& w, unsigned p) {
@@ -208,33 +159,43 @@ __device__ inline void read_each(To (&values)[kPairs], Read read) {
         values[p] = read(p);
 }
 
-// The pairs' values. *beyond is set if one of them is an integer that float64 may not hold.
+// The values of a block of pairs. *beyond is set if one of them is an integer that float64 may not
+// hold.
 template <Kind kKind>
-__device__ inline void decode(const Words<kKind>& w, DType scalar,
-                              typename Stored<kKind>::Value (&values)[Stored<kKind>::kPairs], bool* beyond) {
-    constexpr unsigned pairs = Stored<kKind>::kPairs;
+__device__ inline void decode(const Words<kKind>& w, unsigned block, DType scalar,
+                              typename Stored<kKind>::Value (&values)[kBlock<kKind>], bool* beyond) {
+    constexpr unsigned pairs = kBlock<kKind>;
+    [[maybe_unused]] const auto half = [&](unsigned p) {
+        return w.word[block * 4 + p / 2] >> 16 * (p % 2) & 0xFFFFU;
+    };
     if constexpr (kKind == Kind::f32) {
         read_each<pairs>(values, [&](unsigned p) { return float_of(w.word[p]); });
     } else if constexpr (kKind == Kind::f64) {
         read_each<pairs>(values, [&](unsigned p) { return as_double(long_word(w, p)); });
+    } else if constexpr (kKind == Kind::f16) {
+        read_each<pairs>(values, [&](unsigned p) { return gpu::half_to_float(half(p)); });
+    } else if constexpr (kKind == Kind::bf16) {
+        read_each<pairs>(values, [&](unsigned p) {
+            const std::uint32_t two = w.word[block * 4 + p / 2];
+            return float_of(p % 2 == 0 ? two << 16 : two & 0xFFFF0000U);
+        });
     } else if constexpr (kKind == Kind::narrow) {
-        const auto byte = [&](unsigned p) { return w.word[p / 4] >> 8 * (p % 4) & 0xFFU; };
-        const auto half = [&](unsigned p) { return w.word[p / 2] >> 16 * (p % 2) & 0xFFFFU; };
+        const auto byte = [&](unsigned p) { return w.word[block * 2 + p / 4] >> 8 * (p % 4) & 0xFFU; };
         switch (scalar) {  // out of the loops: the same for all
-            case DType::f16:
-                read_each<pairs>(values, [&](unsigned p) { return from_narrow(half(p), DType::f16); });
-                break;
-            case DType::bf16:
-                read_each<pairs>(values, [&](unsigned p) { return from_narrow(half(p), DType::bf16); });
-                break;
             case DType::i16:
                 read_each<pairs>(values, [&](unsigned p) { return from_narrow(half(p), DType::i16); });
                 break;
             case DType::u16:
                 read_each<pairs>(values, [&](unsigned p) { return from_narrow(half(p), DType::u16); });
                 break;
+            case DType::i8:
+                read_each<pairs>(values, [&](unsigned p) { return from_narrow(byte(p), DType::i8); });
+                break;
+            case DType::u8:
+                read_each<pairs>(values, [&](unsigned p) { return from_narrow(byte(p), DType::u8); });
+                break;
             default:
-                read_each<pairs>(values, [&](unsigned p) { return from_narrow(byte(p), scalar); });
+                read_each<pairs>(values, [&](unsigned p) { return from_narrow(byte(p), DType::boolean); });
                 break;
         }
     } else {
@@ -291,7 +252,7 @@ __device__ inline ExactPair exact_pair(std::uint64_t bits_a, std::uint64_t bits_
         a = as_double(bits_a);
         b = as_double(bits_b);
         steps = steps_apart(signed_magnitude(bits_a), signed_magnitude(bits_b));
-    } else if constexpr (kKind == Kind::narrow) {
+    } else if constexpr (is_half(kKind) || kKind == Kind::narrow) {
         a = static_cast<double>(from_narrow(static_cast<std::uint32_t>(bits_a), scalar));
         b = static_cast<double>(from_narrow(static_cast<std::uint32_t>(bits_b), scalar));
         // Of float16 or bfloat16: other types have no such rules.

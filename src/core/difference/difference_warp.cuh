@@ -1,7 +1,7 @@
 // Private to difference_cuda.cu: the work of one warp. The algorithm is that of
 // difference_lanes.hpp, over warps:
 //
-// for each tile of 8 groups, for each group of 32 lanes x 4 or 8 pairs:
+// for each tile of 64 groups, for each group of 32 lanes x 4, 8 or 16 pairs:
 //     bits of a and b the same  -> only the largest |a| is kept
 //     otherwise for each pair   -> d = |a - b| and verdict by float64; sums; a counter of d's
 //                                  decade
@@ -9,15 +9,18 @@
 //     could decide (the whole group is done anew, by compare_pair), new maxima, decades beyond the
 //     counters
 //
-// Counters of decades are 4 bits of a register (a group's), then 8 bits (31 groups'), then shared
-// memory (a block's): they stand for 8 decades from a base that the warp chooses. Distances beyond
-// those go to shared memory at once.
+// Groups come through shared memory (cp.async): each lane copies the words that it will read, so
+// that no lane waits for another. Arrays whose addresses are no multiples of 16 are read directly.
 //
-// Other measures have kernels of their own. Units in the last place: in the first look a pair can
-// differ only if its bits are too far apart, in arithmetic modulo 2^32 or 2^64. Circles: pairs
-// nearer than half-way round any circle, as nearly all are, lie as on a line. Groups in which some
-// are not are marked, and a second kernel takes them the shorter way round: in the first one, what
-// that needs would take its registers from all groups.
+// Counters of decades are 4 bits of a register (a block of pairs'), then 8 bits (31 blocks'), then
+// shared memory (a thread block's): they stand for 7 or 8 decades from a base that the warp
+// chooses. Distances beyond those go to shared memory at once.
+//
+// Other measures have kernels of their own. Units in the last place: two numbers of one sign are as
+// far apart as their bits, in arithmetic modulo 2^32 or 2^64. Circles: pairs nearer than half-way
+// round any circle, as nearly all are, lie as on a line. Groups in which some are not are marked,
+// and a second kernel takes them the shorter way round: in the first one, what that needs would
+// take its registers from all groups.
 //
 // The bound of a maximum is shared by the whole grid, so that few groups have a candidate. It
 // decides only what is looked at: the sums of a group are made the same way whether it had a
@@ -29,37 +32,15 @@
 #include <limits>
 #include <type_traits>
 
+#include "device/staging.cuh"
 #include "device/warp.cuh"
+#include "difference/difference_largest.cuh"
+#include "difference/difference_shared.cuh"
 #include "difference/difference_stored.cuh"
 
 namespace twinrun {
 
 namespace {
-
-struct WarpState {
-    Totals* totals;
-    std::uint32_t part;  // that all tiles lie in; kAnyPart: each is looked for
-    Best best[3];        // distance; quotient; quotient of those that differ
-    std::uint64_t first;
-    // Facts of the tile, in memory and not in registers, because only rare cases use them.
-    const std::byte* a;
-    const std::byte* b;
-    std::uint64_t index;  // of its first scalar in the field
-    std::uint64_t chunk;  // `before` scalars before it this chunk begins
-    std::uint64_t before;
-    std::uint32_t component;       // of its first scalar
-    std::uint64_t component_left;  // scalars until another one, where components do not take turns
-};
-
-struct Shared {
-    BinEntry bins[2048];
-    WarpState warp[kWarps];
-    Circle circles[Measure::kMostComponents];
-    double sums[2 * kWarps];
-    double largest[kWarps];
-    std::uint32_t all[kHistogramBins];
-    std::uint32_t over[kHistogramBins];
-};
 
 // On a circle a distance that is nearer to what is allowed than this share of |a - b| leaves a
 // doubt: some roundings' worth.
@@ -69,22 +50,35 @@ constexpr double kRoundings = 0x1p-48;
 struct Group {
     unsigned number;  // in its tile
     unsigned n;
-    bool in_words;
+    std::uint32_t stage;  // the address of the lane's words; 0: they were read directly
 };
 
 template <Kind kKind, Rule kRule>
 class Warp {
    public:
     using Value = typename Stored<kKind>::Value;
+    using Pairs = Value[kBlock<kKind>];
     static constexpr unsigned kPairs = Stored<kKind>::kPairs;
+    static constexpr unsigned kBlocks = kPairs / kBlock<kKind>;
     static constexpr unsigned kGroup = kPairs * kLanes;
     static constexpr unsigned kTile = kTileGroups * kGroup;
+    static constexpr bool kFloats = Shared<kKind>::kFloats;
+    static constexpr unsigned kCounters = kFloats ? 7 : 8;  // decades that have one
 
-    __device__ Warp(const Work& work, Shared& shared)
+    __device__ Warp(const Work& work, Shared<kKind>& shared)
         : work_(work),
           shared_(shared),
           state_(shared.warp[threadIdx.x / kLanes]),
-          lane_(threadIdx.x % kLanes) {}
+          stage_at_(shared_address(shared.stages() + threadIdx.x / kLanes * work.stages) +
+                    threadIdx.x % kLanes * sizeof(uint4)),
+          bins_(shared.bins[kFloats ? threadIdx.x / kLanes : 0]),
+          bins_at_(shared_address(&bins_)),
+          lane_(threadIdx.x % kLanes) {
+        // Kept: they would be worked out anew for each group.
+        forget(stage_at_);
+        forget(bins_at_);
+        set_base(4);
+    }
 
     // The block's tiles: its warps take every step-th of them, from `begin` on.
     __device__ void run(std::uint64_t begin, std::uint64_t end, std::uint64_t step) {
@@ -97,6 +91,7 @@ class Warp {
             }
         }
         flush();
+        if constexpr (kPairs == 16) top_ = largest_packed<kKind>(packed_top_, scalar());
         // Always in this order: a tree over the warp, then warp after warp.
         for (unsigned distance = 16; distance != 0; distance /= 2) {
             sum_ += as_double(warp::across(bits_of(sum_), distance));
@@ -131,9 +126,51 @@ class Warp {
         return low;
     }
 
-    __device__ Words<kKind> load(const std::byte* group, unsigned n, bool in_words) const {
-        return in_words ? load_words<kKind>(group, lane_, work_.scalar)
-                        : load_singly<kKind>(group, n, lane_, work_.scalar);
+    // The scalars' type, known to the compiler where there is only one.
+    [[nodiscard]] __device__ DType scalar() const {
+        if constexpr (kKind == Kind::f32) return DType::f32;
+        if constexpr (kKind == Kind::f64) return DType::f64;
+        if constexpr (kKind == Kind::f16) return DType::f16;
+        if constexpr (kKind == Kind::bf16) return DType::bf16;
+        return work_.scalar;
+    }
+    [[nodiscard]] __device__ unsigned bytes() const { return stored_bytes<kKind>(scalar()); }
+
+    // The address of vector i of a lane's words.
+    [[nodiscard]] static __device__ std::uint32_t word_address(std::uint32_t stage, unsigned which,
+                                                               unsigned i) {
+        return stage + (which * kMostVectors + i) * (kLanes * sizeof(uint4));
+    }
+    // The lane's words of a group, at `a` and `beside` bytes further, come to shared memory.
+    __device__ void stage(const std::byte* a, std::ptrdiff_t beside, std::uint32_t to) {
+        const unsigned vectors = vectors_of<kKind>(scalar());
+#pragma unroll
+        for (unsigned i = 0; i < kMostVectors; ++i) {
+            if (i >= vectors) break;
+            const std::byte* from = a + i * (kLanes * sizeof(uint4));
+            gpu::stage_16<false>(&in_shared<std::byte>(word_address(to, 0, i)), from, {});
+            gpu::stage_16<false>(&in_shared<std::byte>(word_address(to, 1, i)), from + beside, {});
+        }
+    }
+    // Of groups that are read directly: a later one comes to the L2 cache, each lane asks for a line.
+    __device__ void fetch_ahead(unsigned n, unsigned number) const {
+        constexpr unsigned groups = 4;
+        const unsigned half = lane_ % (kLanes / 2);
+        const std::size_t at = std::size_t{number + groups} * (kGroup * bytes()) + half * 128;
+        if (half * 128 >= kGroup * bytes() || at >= std::size_t{n} * bytes()) return;
+        gpu::fetch_line((lane_ == half ? state_.a : state_.b) + at);
+    }
+    [[nodiscard]] __device__ Words<kKind> staged(std::uint32_t from, unsigned which) const {
+        const unsigned vectors = vectors_of<kKind>(scalar());
+        Words<kKind> w{};
+#pragma unroll
+        for (unsigned i = 0; i < kMostVectors; ++i) {
+            if (i >= vectors) break;
+            const uint4 four = in_shared<const uint4>(word_address(from, which, i));
+            w.word[4 * i] = four.x, w.word[4 * i + 1] = four.y;
+            w.word[4 * i + 2] = four.z, w.word[4 * i + 3] = four.w;
+        }
+        return w;
     }
 
     // Where a tile lies.
@@ -148,9 +185,8 @@ class Warp {
         const std::uint64_t offset = (t - part.tile) * kTile;
         const std::uint64_t left = part.scalars - offset;
         const unsigned n = left < kTile ? static_cast<unsigned>(left) : kTile;
-        const unsigned bytes = kKind == Kind::f32 ? 4 : kKind == Kind::f64 ? 8 : bytes_of(work_.scalar);
-        const std::byte* a = part.a + offset * bytes;
-        const std::byte* b = part.b + offset * bytes;
+        const std::byte* a = part.a + offset * bytes();
+        const std::byte* b = part.b + offset * bytes();
         const std::uintptr_t places =
             reinterpret_cast<std::uintptr_t>(a) | reinterpret_cast<std::uintptr_t>(b);
         const std::uint64_t index = part.index + offset;
@@ -169,49 +205,55 @@ class Warp {
             }
         }
         choose_bounds(index);
-        seeking_ = index < state_.first;
+        seek(index < state_.first);
         marks_ = 0;
-        return {a, b, n, places % (bytes == 1 ? 8 : 16) == 0 ? n / kGroup : 0};
+        return {a, b, n, places % sizeof(uint4) == 0 ? n / kGroup : 0};
     }
 
     __device__ void tile(std::uint64_t t) {
         const Tile tile = begin_tile(t);
-        const std::byte* a = tile.a;
-        const std::byte* b = tile.b;
-        const unsigned n = tile.n;
-        const unsigned in_words = tile.in_words;
-        const unsigned bytes = kKind == Kind::f32 ? 4 : kKind == Kind::f64 ? 8 : bytes_of(work_.scalar);
         left_ = 0;
-        const auto load_group = [&](const std::byte* run, unsigned number) {
-            return load(run + number * (kGroup * bytes), n - number * kGroup, number < in_words);
-        };
-        const unsigned groups = (n + kGroup - 1) / kGroup;
-        // Under way while a group is worked on: of narrow types, whose groups have half of the
-        // bytes, two. Each stays in its registers, as a move waits for what is loaded.
-        constexpr unsigned kAhead = kKind == Kind::narrow ? 2 : 1;
-        Words<kKind> next_a[kAhead];
-        Words<kKind> next_b[kAhead];
-#pragma unroll
-        for (unsigned i = 0; i < kAhead; ++i) {
-            if (i >= groups) break;
-            next_a[i] = load_group(a, i);
-            next_b[i] = load_group(b, i);
-        }
+        const unsigned groups = (tile.n + kGroup - 1) / kGroup;
+        const std::byte* next = tile.a + lane_ * sizeof(uint4);
+        const std::ptrdiff_t beside = tile.b - tile.a;
+        const unsigned ahead = work_.stages - 1;  // groups that are under way while one is worked on
 #pragma unroll 1
-        for (unsigned first = 0; first < groups; first += kAhead) {
-#pragma unroll
-            for (unsigned i = 0; i < kAhead; ++i) {
-                const unsigned number = first + i;
-                if (number >= groups) break;
-                const Words<kKind> words_a = next_a[i];
-                const Words<kKind> words_b = next_b[i];
-                if (number + kAhead < groups) {
-                    next_a[i] = load_group(a, number + kAhead);
-                    next_b[i] = load_group(b, number + kAhead);
+        for (unsigned number = 0; number < ahead; ++number) {
+            if (number < tile.in_words) stage(next, beside, stage_at_ + number * sizeof(Stage));
+            gpu::stage_commit();
+            next += kGroup * bytes();
+        }
+        std::uint32_t last = stage_at_ + ahead * sizeof(Stage);
+        std::uint32_t free = last;
+        forget(last);
+#pragma unroll 1
+        for (unsigned number = 0; number < groups; ++number) {
+            // It takes the place of the group before, whose words have been used.
+            if (number + ahead < tile.in_words) stage(next, beside, free);
+            gpu::stage_commit();
+            next += kGroup * bytes();
+            free = free == last ? stage_at_ : free + static_cast<std::uint32_t>(sizeof(Stage));
+            Group g{number, kGroup, free};
+            Words<kKind> words_a;
+            Words<kKind> words_b;
+            if (number < tile.in_words) {
+                if (ahead == kMostStages - 1) {
+                    gpu::stage_wait<kMostStages - 1>();
+                } else {
+                    gpu::stage_wait<kLeastStages - 1>();
                 }
-                const unsigned left = n - number * kGroup;
-                group({number, left < kGroup ? left : kGroup, number < in_words}, words_a, words_b);
+                words_a = staged(free, 0);
+                words_b = staged(free, 1);
+            } else {
+                const unsigned left = tile.n - number * kGroup;
+                const std::size_t offset = std::size_t{number} * (kGroup * bytes());
+                g = {number, left < kGroup ? left : kGroup, 0};
+                fetch_ahead(tile.n, number);
+                // Places from memory: nothing of this is worked out for groups that do without it.
+                words_a = load_singly<kKind>(state_.a + offset, g.n, lane_, scalar());
+                words_b = load_singly<kKind>(state_.b + offset, g.n, lane_, scalar());
             }
+            group(g, words_a, words_b);
         }
         put_marks();
         if constexpr (kRule == Rule::measured) {
@@ -227,9 +269,14 @@ class Warp {
         for (; left != 0; left &= left - 1) {
             const auto number = static_cast<unsigned>(__ffsll(static_cast<long long>(left)) - 1);
             const unsigned n = tile.n - number * kGroup;
-            group_around({number, n < kGroup ? n : kGroup, number < tile.in_words});
+            group_around({number, n < kGroup ? n : kGroup, 0});
         }
         put_marks();
+    }
+
+    __device__ void seek(bool seeking) {
+        seeking_ = seeking;
+        each_counts_ = seeking || !work_.whole_groups;
     }
 
     // ---- bounds of the maxima ----
@@ -281,29 +328,64 @@ class Warp {
 
     // ---- histogram ----
 
-    [[nodiscard]] __device__ const BinEntry& bin_entry(double distance) const {
-        return shared_.bins[(bits_of(distance) >> 52) & 0x7FF];
-    }
-    [[nodiscard]] __device__ std::uint32_t bin(double distance) const {  // of one that is not 0
-        const BinEntry entry = bin_entry(distance);
+    [[nodiscard]] static __device__ std::uint32_t bin(double distance) {  // of one that is not 0
+        const BinEntry& entry = kBinTable.entries[bits_of(distance) >> 52 & 0x7FF];
         if (entry.slot == kNoSlot) return 1;
         return entry.slot / 4 + (distance >= entry.next ? 1 : 0);
     }
-    // 1 in the 4 bits of a slot; 0 for slots beyond.
-    [[nodiscard]] static __device__ std::uint32_t one_in(std::uint32_t slot) {
-        return __funnelshift_lc(0U, 1U, slot);
+    // The warp's entry for a float with these bits.
+    [[nodiscard]] __device__ FloatBin bin_of(std::uint32_t bits) const {
+#if defined(__CUDA_ARCH__)
+        // In one load, at an address without an addition: the table lies at a multiple of its size.
+        static_assert(sizeof(FloatBin) == sizeof(ulonglong2));
+        const std::uint32_t at = (bits >> 19 & 0xFF0) | bins_at_;
+        const auto both = in_shared<const ulonglong2>(at);
+        return {as_double(both.x), static_cast<std::uint32_t>(both.y),
+                static_cast<std::uint32_t>(both.y >> 32)};
+#else
+        return bins_[bits >> 23 & 0xFF];
+#endif
+    }
+    // The counter of a pair's distance: 1 in its 4 bits. *outside: it has none.
+    [[nodiscard]] __device__ std::uint32_t counter_of(Value a, Value b, double distance,
+                                                      std::uint32_t* outside) const {
+        if constexpr (kFloats) {
+            // Rounded to zero, it keeps its binade.
+            const float rounded = kRule == Rule::around ? __double2float_rz(distance) : __fsub_rz(a, b);
+            const FloatBin entry = bin_of(bits_in(rounded));
+            return distance >= entry.next ? entry.above : entry.below;
+        } else {
+            const BinEntry& entry = bins_[bits_of(distance) >> 52 & 0x7FF];
+            const std::uint32_t lower = 0 - base_slot_;
+            const std::uint32_t upper = 4 - base_slot_;
+            const std::uint32_t at = entry.slot + entry.scale * (distance >= entry.next ? upper : lower);
+            *outside |= at;
+            return __funnelshift_lc(0U, 1U, at);  // 0 for slots beyond
+        }
+    }
+    // The first counter stands for this slot.
+    __device__ void set_base(std::uint32_t slot) {
+        base_slot_ = slot;
+        if constexpr (kFloats) {
+            warp::sync();
+            for (unsigned i = lane_; i < 256; i += kLanes)
+                bins_[i] = float_bin(i, slot / 4);
+            warp::sync();
+        }
     }
 
-    template <bool kDiffering>
-    __device__ void count(std::uint32_t groups, std::uint32_t groups_over) {
+    __device__ void count(const std::uint32_t (&all)[kBlocks], const std::uint32_t (&over)[kBlocks]) {
         constexpr std::uint32_t even = 0x0F0F0F0F;
-        all_[0] += groups & even;
-        all_[1] += groups >> 4 & even;
-        if constexpr (kDiffering) {
-            over_[0] += groups_over & even;
-            over_[1] += groups_over >> 4 & even;
+        constexpr std::uint32_t odd = kFloats ? 0x000F0F0F : even;  // the last counts those outside
+#pragma unroll
+        for (unsigned i = 0; i < kBlocks; ++i) {
+            all_[0] += all[i] & even;
+            all_[1] += all[i] >> 4 & odd;
+            over_[0] += over[i] & even;
+            over_[1] += over[i] >> 4 & odd;
         }
-        if (++pending_ == kFlushGroups) flush();
+        pending_ += kBlocks;
+        if (pending_ + kBlocks > kMostPending) flush();
     }
     __device__ void flush() {
         if (pending_ == 0) return;
@@ -376,25 +458,22 @@ class Warp {
     // A value of a floating-point type, as one of its width whose bits are those of the type, or
     // lie on top.
     [[nodiscard]] __device__ Value typed(Value x) const {
-        if constexpr (kKind == Kind::narrow) return x * work_.measured.key_scale;
+        if constexpr (kKind == Kind::f16) return x * 0x1p-112F;
         return x;
     }
-    // False: a and b are so few values apart that they do not differ. True: maybe. quick_offset is
-    // what they may be apart, quick_limit twice that; the bits of two signs are farther apart than
-    // any that is not 0.
-    [[nodiscard]] __device__ bool may_differ(Value a, Value b) const {
-        const auto x = bits_in(typed(a));
-        using Bits = std::remove_const_t<decltype(x)>;
-        return x - bits_in(typed(b)) + static_cast<Bits>(work_.measured.quick_offset) >
-               static_cast<Bits>(work_.measured.quick_limit);
-    }
+    // Whether a and b are far enough apart to differ: their numbers, as signed_magnitude() gives
+    // them. quick_offset is what these may be apart, quick_limit twice that, and far less than any
+    // two numbers are that wrap around.
     [[nodiscard]] __device__ bool far_enough(Value a, Value b) const {
-        const auto x = key_of(typed(a));
-        const auto y = key_of(typed(b));
-        using Bits = std::make_unsigned_t<std::remove_const_t<decltype(x)>>;
-        const Bits forward = static_cast<Bits>(x) - static_cast<Bits>(y);
-        const Bits steps = x > y ? forward : 0 - forward;
-        return steps >= static_cast<Bits>(work_.measured.least_steps);
+        const auto x = bits_in(typed(a));
+        auto y = bits_in(typed(b));
+        using Bits = std::remove_const_t<decltype(x)>;
+        constexpr Bits sign = ~(~Bits{0} >> 1);
+        // Of two signs: their sizes add up.
+        const Bits both = ((x ^ y) & sign) != 0 ? ~Bits{0} : Bits{0};
+        y = (y ^ both) + (both & (sign | 1));
+        return x - y + static_cast<Bits>(work_.measured.quick_offset) >
+               static_cast<Bits>(work_.measured.quick_limit);
     }
 
     // ---- looks ----
@@ -403,96 +482,175 @@ class Warp {
     struct Found {
         double sum = 0;
         double sum_different = 0;
-        std::uint32_t counts = 0;
-        std::uint32_t counts_over = 0;
-        std::uint32_t slots = 0;
+        std::uint32_t counts[kBlocks] = {};
+        std::uint32_t counts_over[kBlocks] = {};
+        std::uint32_t slots = 0;  // of the distances, where they have any
         bool undecided = false;
         bool candidate = false;
-        bool reaches = false;  // some distance is not below what is allowed
+
+        [[nodiscard]] __device__ bool outside() const {
+            if constexpr (!kFloats) return (slots & kOutlierBits) != 0;
+            std::uint32_t any = 0;
+#pragma unroll
+            for (unsigned i = 0; i < kBlocks; ++i)
+                any |= counts[i];
+            return any >= kOutsideCounters;
+        }
+        // Whether some distance has a counter.
+        [[nodiscard]] __device__ bool inside() const {
+            std::uint32_t any = 0;
+#pragma unroll
+            for (unsigned i = 0; i < kBlocks; ++i)
+                any |= counts[i];
+            return (kFloats ? any & (kOutsideCounters - 1) : any) != 0;
+        }
+        [[nodiscard]] __device__ bool differs() const {
+            std::uint32_t any = 0;
+#pragma unroll
+            for (unsigned i = 0; i < kBlocks; ++i)
+                any |= counts_over[i];
+            return any != 0;
+        }
     };
-    // One pair, at this distance. differing: it may differ. Without it a group that has such a pair
-    // is only noticed.
-    template <bool kDiffering>
-    __device__ void look_at(Value a, Value b, double magnitude, double distance, double allowed,
+    // What a look is for. absolute: the tolerance has no relative part, and no d that was rounded
+    // equals it, unless of float64. two_bounds: pairs that differ may have another largest quotient
+    // than all. verdicts: some pair may differ. steps: numbers few steps apart do not.
+    struct LookFor {
+        bool absolute = false;
+        bool two_bounds = true;
+        bool verdicts = true;
+        bool steps = false;
+    };
+    // One pair of a block, at this distance.
+    template <LookFor kFor>
+    __device__ void look_at(Value a, Value b, double magnitude, double distance, bool differs, unsigned block,
                             Found& f) const {
         f.candidate |= distance > distance_bound_;
         // d / |a| rounded is above a number if d lies above the product: rounding keeps order here,
         // too.
         f.candidate |= fma(-quotient_bound_, magnitude, distance) > 0;
         f.sum = fma(distance, distance, f.sum);
-        const BinEntry entry = bin_entry(distance);
-        const std::uint32_t lower = 0 - base_slot_;
-        const std::uint32_t upper = 4 - base_slot_;
-        const std::uint32_t at = entry.slot + entry.scale * (distance >= entry.next ? upper : lower);
-        const std::uint32_t one = one_in(at);
-        f.slots |= at;
-        f.counts += one;
-        if constexpr (kDiffering) {
-            bool differs = distance > allowed;
-            if constexpr (kRule != Rule::plain) differs &= far_enough(a, b);  // & and no branch
-            if (differs) {
-                f.sum_different = fma(distance, distance, f.sum_different);
-                f.counts_over += one;
-                f.candidate |= fma(-different_bound_, magnitude, distance) > 0;
+        const std::uint32_t one = counter_of(a, b, distance, &f.slots);
+        f.counts[block] += one;
+        if constexpr (!kFor.verdicts) return;
+        if (differs) {
+            f.sum_different = fma(distance, distance, f.sum_different);
+            f.counts_over[block] += one;
+        }
+        if constexpr (kFor.two_bounds)
+            f.candidate |= differs & fma(-different_bound_, magnitude, distance) > 0;
+    }
+    // What a pair may be apart: rounded once.
+    template <bool kAbsolute>
+    [[nodiscard]] __device__ double allowed_for(double magnitude) const {
+        return kAbsolute ? work_.least_atol : fma(magnitude, work_.rtol, work_.least_atol);
+    }
+    // All pairs, on a line. first: the values of a's first block.
+    template <LookFor kFor>
+    __device__ void look(const Pairs& first, const Words<kKind>& words_a, const Words<kKind>& words_b,
+                         Found& f, bool* beyond) const {
+#pragma unroll
+        for (unsigned block = 0; block < kBlocks; ++block) {
+            Pairs a;
+            Pairs b;
+            if (block == 0) {
+                read_each<kBlock<kKind>>(a, [&](unsigned p) { return first[p]; });
+            } else {
+                decode<kKind>(words_a, block, scalar(), a, beyond);
             }
-        } else {
-            bool reaches = distance >= allowed;
-            if constexpr (kKind == Kind::f64) reaches = reaches && distance != 0;
-            if constexpr (kRule != Rule::plain) reaches &= may_differ(a, b);
-            f.reaches |= reaches;
+            decode<kKind>(words_b, block, scalar(), b, beyond);
+#pragma unroll
+            for (unsigned p = 0; p < kBlock<kKind>; ++p) {
+                const auto x = static_cast<double>(a[p]);
+                const double magnitude = absolute_value(x);
+                const double distance = absolute_value(x - static_cast<double>(b[p]));
+                // Denormal numbers: neither counters nor products hold them.
+                if constexpr (kKind == Kind::f64) f.undecided |= distance != 0 & distance < 0x1p-1000;
+                bool differs = false;
+                if constexpr (kFor.verdicts) {
+                    // Rounding keeps order, and `allowed` is rounded once: only d = allowed leaves
+                    // a doubt.
+                    const double allowed = allowed_for<kFor.absolute>(magnitude);
+                    if constexpr (kKind == Kind::f64) {
+                        f.undecided |= distance != 0 & distance == allowed;
+                    } else if constexpr (!kFor.absolute) {
+                        f.undecided |= distance == allowed;
+                    }
+                    differs = distance > allowed;
+                    if constexpr (kFor.steps) differs &= far_enough(a[p], b[p]);  // & and no branch
+                }
+                look_at<kFor>(a[p], b[p], magnitude, distance, differs, block, f);
+            }
         }
     }
-    // All pairs, on a line.
-    template <bool kDiffering>
-    [[nodiscard]] __device__ Found look(const Value (&a)[kPairs], const Value (&b)[kPairs]) const {
-        const double atol = work_.least_atol;
-        const double rtol = work_.rtol;
-        Found f;
-#pragma unroll
-        for (unsigned p = 0; p < kPairs; ++p) {
-            const auto x = static_cast<double>(a[p]);
-            const double magnitude = absolute_value(x);
-            const double distance = absolute_value(x - static_cast<double>(b[p]));
-            // Rounding keeps order, and `allowed` is rounded once: only d = allowed leaves a doubt.
-            const double allowed = fma(magnitude, rtol, atol);
-            // Denormal numbers: neither counters nor products hold them.
-            if constexpr (kKind == Kind::f64) {
-                f.undecided |= distance != 0 && ((kDiffering && distance == allowed) || distance < 0x1p-1000);
-            } else if constexpr (kDiffering) {
-                f.undecided |= distance == allowed;
-            }
-            look_at<kDiffering>(a[p], b[p], magnitude, distance, allowed, f);
-        }
-        return f;
+    // Whether rounding could decide a pair of this group, in which some d equals what is allowed.
+    template <bool kAbsolute>
+    [[nodiscard]] __device__ bool in_doubt(const Group& g) const {
+        bool doubt = false;
+        each_pair(g, [&](Value a, Value b) {
+            const auto x = static_cast<double>(a);
+            const auto y = static_cast<double>(b);
+            const double difference = x - y;
+            const double distance = absolute_value(difference);
+            // What rounding took from the difference (Knuth's two-sum).
+            const double back = difference - x;
+            const double lost = (x - (difference - back)) - (y + back);
+            const bool tie = distance == allowed_for<kAbsolute>(absolute_value(x));
+            doubt |= distance != 0 & ((tie & (!kAbsolute | lost != 0)) | distance < 0x1p-1000);
+        });
+        return doubt;
     }
-    // All pairs, on their circles.
-    [[nodiscard]] __device__ Found look_around(const Group& g) const {
-        const Ring ring = ring_of(g);
-        Value a[kPairs];
-        Value b[kPairs];
+    // For what is rare: the lane's pairs once more; zeros where there are none. If their values were
+    // kept for it, they would take registers from all groups.
+    template <class Take>
+    __device__ void each_pair(const Group& g, const Take& take) const {
+        const std::size_t offset = std::size_t{g.number} * (kGroup * bytes());
+        Words<kKind> words[2];
 #pragma unroll
-        for (unsigned p = 0; p < kPairs; ++p) {
-            const unsigned place = p * kLanes + lane_;
-            a[p] = place < g.n ? value_of(state_.a, g, place) : 0;
-            b[p] = place < g.n ? value_of(state_.b, g, place) : 0;
+        for (unsigned which = 0; which < 2; ++which) {
+            const std::byte* run = which == 0 ? state_.a : state_.b;
+            words[which] = g.stage != 0 ? staged(g.stage, which)
+                                        : load_singly<kKind>(run + offset, g.n, lane_, scalar());
         }
-        Found f;
-        f.undecided = ring.mixed;
+        bool beyond = false;
 #pragma unroll
-        for (unsigned p = 0; p < kPairs; ++p) {
+        for (unsigned block = 0; block < kBlocks; ++block) {
+            Pairs a;
+            Pairs b;
+            decode<kKind>(words[0], block, scalar(), a, &beyond);
+            decode<kKind>(words[1], block, scalar(), b, &beyond);
+#pragma unroll
+            for (unsigned p = 0; p < kBlock<kKind>; ++p)
+                take(a[p], b[p]);
+        }
+    }
+
+    // A block of pairs, on their circles.
+    __device__ void look_around(const Group& g, const Ring& ring, unsigned block, Found& f) const {
+        Pairs a;
+        Pairs b;
+#pragma unroll
+        for (unsigned p = 0; p < kBlock<kKind>; ++p) {
+            const unsigned place = (block * kBlock<kKind> + p) * kLanes + lane_;
+            a[p] = place < g.n ? value_at(state_.a, g, place) : 0;
+            b[p] = place < g.n ? value_at(state_.b, g, place) : 0;
+        }
+#pragma unroll
+        for (unsigned p = 0; p < kBlock<kKind>; ++p) {
+            const unsigned place = (block * kBlock<kKind> + p) * kLanes + lane_;
             const auto x = static_cast<double>(a[p]);
             const double magnitude = absolute_value(x);
             const double difference = x - static_cast<double>(b[p]);
-            const double allowed = fma(magnitude, work_.rtol, work_.least_atol);
-            const Round round = shorter_way(difference, circle_of(ring, p * kLanes + lane_));
+            const double allowed = allowed_for<false>(magnitude);
+            const Round round = shorter_way(difference, circle_of(ring, place));
             const double distance = round.distance;
             const double beside = absolute_value(distance - allowed);
             const bool decided = round.trusted & beside > absolute_value(difference) * kRoundings;
             f.undecided |= difference != 0 & !decided;
             f.undecided |= distance != 0 & distance < 0x1p-1000;
-            look_at<true>(a[p], b[p], magnitude, distance, allowed, f);
+            const bool differs = distance > allowed & far_enough(a[p], b[p]);
+            look_at<LookFor{}>(a[p], b[p], magnitude, distance, differs, block, f);
         }
-        return f;
     }
 
     // ---- one group ----
@@ -506,81 +664,137 @@ class Warp {
         return true;
     }
 
-    __device__ void group(const Group& g, const Words<kKind>& words_a, const Words<kKind>& words_b) {
-        Value a[kPairs];
-        Value b[kPairs];
+    // Whether some pair may be far enough apart to differ; surely not, if not.
+    [[nodiscard]] __device__ bool may_be_far(const Pairs& first, const Words<kKind>& words_a,
+                                             const Words<kKind>& words_b) const {
+        bool far = false;
         bool beyond = false;
-        decode<kKind>(words_a, work_.scalar, a, &beyond);
-        keep_largest(a);
+#pragma unroll
+        for (unsigned block = 0; block < kBlocks; ++block) {
+            Pairs a;
+            Pairs b;
+            if (block == 0) {
+                read_each<kBlock<kKind>>(a, [&](unsigned p) { return first[p]; });
+            } else {
+                decode<kKind>(words_a, block, scalar(), a, &beyond);
+            }
+            decode<kKind>(words_b, block, scalar(), b, &beyond);
+#pragma unroll
+            for (unsigned p = 0; p < kBlock<kKind>; ++p) {
+                // Bits of two signs are far apart, as long as the few steps are few.
+                const auto x = bits_in(typed(a[p]));
+                using Bits = std::remove_const_t<decltype(x)>;
+                far |= x - bits_in(typed(b[p])) + static_cast<Bits>(work_.measured.quick_offset) >
+                       static_cast<Bits>(work_.measured.quick_limit);
+            }
+        }
+        return far;
+    }
+    [[nodiscard]] __device__ Found look_on_line(const Group& g, const Pairs& first,
+                                                const Words<kKind>& words_a, const Words<kKind>& words_b,
+                                                bool* beyond) const {
+        Found f;
+        if constexpr (kRule != Rule::plain) {
+            // Most groups have no pair that differs by one part of the rule: the other one is not
+            // worked out for them.
+            const bool by_steps = work_.measured.ulps != Measure::kNoUlps;
+            const bool by_distance = work_.atol != 0 || work_.rtol != 0 || !by_steps;
+            bool again = by_steps;
+            if (by_distance) {
+                look<LookFor{}>(first, words_a, words_b, f, beyond);
+                // (Pairs without a counter are in this sum only.)
+                again = by_steps && warp::any(f.differs() || f.sum_different != 0);
+            } else if (work_.measured.quick_far && !warp::any(may_be_far(first, words_a, words_b))) {
+                look<LookFor{.two_bounds = false, .verdicts = false}>(first, words_a, words_b, f, beyond);
+                again = false;
+            }
+            if (again) {
+                f = Found{};
+                look<LookFor{.steps = true}>(first, words_a, words_b, f, beyond);
+            }
+        } else if (!work_.absolute) {
+            look<LookFor{}>(first, words_a, words_b, f, beyond);
+        } else if (different_bound_ == quotient_bound_) {
+            look<LookFor{.absolute = true, .two_bounds = false}>(first, words_a, words_b, f, beyond);
+        } else {
+            look<LookFor{.absolute = true}>(first, words_a, words_b, f, beyond);
+        }
+        if (warp::any(f.undecided)) {
+            const bool absolute = kRule == Rule::plain && work_.absolute;
+            f.undecided = absolute ? in_doubt<true>(g) : in_doubt<false>(g);
+        }
+        return f;
+    }
+    __device__ void group(const Group& g, const Words<kKind>& words_a, const Words<kKind>& words_b) {
+        bool beyond = false;
+        Pairs first;
+        if constexpr (kPairs == 16) {
+            packed_top_ = packed_largest<kKind>(packed_top_, words_a, scalar());
+        } else {
+            decode<kKind>(words_a, 0, scalar(), first, &beyond);
+            keep_largest_of(first);
+        }
         std::uint32_t apart = 0;
 #pragma unroll
         for (unsigned i = 0; i < Stored<kKind>::kWords; ++i)
             apart |= words_a.word[i] ^ words_b.word[i];
         if (!warp::any(apart != 0) && work_.nan_equal) return;
-        decode<kKind>(words_b, work_.scalar, b, &beyond);
-        if (!differing_ && !work_.exactly) {
-            const Found f = look<false>(a, b);
-            // NaN and infinities leave their mark in the sum.
-            bool rare = f.undecided || beyond || !(f.sum < kInfiniteDistance) || f.candidate || f.reaches ||
-                        (f.slots & kOutlierBits) != 0;
-            if constexpr (kRule == Rule::measured) rare |= !(f.sum < work_.measured.near_squared);
-            if (!warp::any(rare)) {
-                sum_ += f.sum;
-                count<false>(f.counts, 0);
-                return;
-            }
-            if constexpr (kRule == Rule::measured) {
-                if (left_over(g, f)) return;
-            }
-            forget_distances(a, b);
-        }
-        const Found f = look<true>(a, b);
+        if constexpr (kPairs == 16) decode<kKind>(words_a, 0, scalar(), first, &beyond);
+        const Found f = look_on_line(g, first, words_a, words_b, &beyond);
         if constexpr (kRule == Rule::measured) {
             if (left_over(g, f)) return;
         }
-        const bool trouble =
-            warp::any(f.undecided || beyond || !(f.sum < kInfiniteDistance)) || work_.exactly;
+        const bool differs = f.differs();
+        // | and &: no branches.
+        const bool trouble = f.undecided | beyond | !(f.sum < kInfiniteDistance) | work_.exactly;
+        if (warp::any(trouble | f.candidate | f.outside() | (differs & each_counts_))) {
+            rare_group(g, f, warp::any(trouble));
+        } else {
+            keep(f);
+            if (differs) marks_ |= 1ULL << g.number;
+        }
+    }
+    __device__ void rare_group(const Group& g, const Found& f, bool trouble) {
         bool candidate = f.candidate;
         if (!trouble) {
             keep(f);
-            const bool outlier = (f.slots & kOutlierBits) != 0;
-            const unsigned outliers = warp::ballot(outlier);
-            bool differs = f.counts_over != 0;
+            const unsigned outliers = warp::ballot(f.outside());
+            bool differs = f.differs();
             if (outliers != 0) {
-                forget_distances(a, b);
                 Outliers found;
-#pragma unroll
-                for (unsigned p = 0; p < kPairs; ++p)
-                    count_outlier(distance_of(a[p], b[p]), found);
+                each_pair(g, [&](Value a, Value b) { count_outlier(distance_of(a, b), found); });
+                warp::sync();
                 differs |= found.differs;
-                if (__popc(outliers) >= static_cast<int>(kManyLanes)) move_base(found);
+                if (wants_base(outliers, f)) move_base(found);
             }
-            differing_ = warp::any(differs);
-            if (differing_) {
+            if (warp::any(differs)) {
                 candidate |= seeking_ && differs;
-                forget_distances(a, b);
                 mark_chunks(g);
             }
         }
         if (warp::any(trouble || candidate)) one_by_one(g, trouble);
     }
     __device__ void group_around(const Group& g) {
-        const Found f = look_around(g);
+        const Ring ring = ring_of(g);
+        Found f;
+        f.undecided = ring.mixed;
+#pragma unroll
+        for (unsigned block = 0; block < kBlocks; ++block)
+            look_around(g, ring, block, f);
         const bool trouble = warp::any(f.undecided || !(f.sum < kInfiniteDistance)) || work_.exactly;
         bool candidate = f.candidate;
         if (!trouble) {
             keep(f);
-            const unsigned outliers = warp::ballot((f.slots & kOutlierBits) != 0);
-            bool differs = f.counts_over != 0;
+            const unsigned outliers = warp::ballot(f.outside());
+            bool differs = f.differs();
             if (outliers != 0) {
                 Outliers found;
-                const Ring ring = ring_of(g);
 #pragma unroll 1
                 for (unsigned i = lane_; i < g.n; i += kLanes)
                     count_outlier(distance_around(ring, g, i), found);
                 differs |= found.differs;
                 warp::sync();
-                if (__popc(outliers) >= static_cast<int>(kManyLanes)) move_base(found);
+                if (wants_base(outliers, f)) move_base(found);
             }
             if (warp::any(differs)) {
                 candidate |= seeking_ && differs;
@@ -592,13 +806,15 @@ class Warp {
     __device__ void keep(const Found& f) {
         sum_ += f.sum;
         sum_different_ += f.sum_different;
-        count<true>(f.counts, f.counts_over);
+        count(f.counts, f.counts_over);
     }
 
-    __device__ void keep_largest(const Value (&a)[kPairs]) {
+    // ---- the largest |a| ----
+
+    __device__ void keep_largest_of(const Pairs& a) {
         const Value before = top_;
 #pragma unroll
-        for (unsigned p = 0; p < kPairs; ++p) {
+        for (unsigned p = 0; p < kBlock<kKind>; ++p) {
             if constexpr (sizeof(Value) == 4) {
                 top_ = fmaxf(top_, fabsf(a[p]));  // skips NaN
             } else {
@@ -609,26 +825,16 @@ class Warp {
         if (static_cast<double>(top_) == kInfiniteDistance) {
             top_ = before;
 #pragma unroll
-            for (unsigned p = 0; p < kPairs; ++p) {
+            for (unsigned p = 0; p < kBlock<kKind>; ++p) {
                 const Value magnitude = a[p] < 0 ? -a[p] : a[p];
                 if (magnitude > top_ && static_cast<double>(magnitude) < kInfiniteDistance) top_ = magnitude;
             }
         }
     }
-
     struct Distance {
         double distance;
         bool differs;
     };
-    // If the lanes' distances were kept for this rare case, they would take registers from all
-    // groups.
-    static __device__ void forget_distances(Value (&a)[kPairs], Value (&b)[kPairs]) {
-#pragma unroll
-        for (unsigned p = 0; p < kPairs; ++p) {
-            forget(a[p]);
-            forget(b[p]);
-        }
-    }
     // The distance of an ordinary pair, and whether it differs.
     [[nodiscard]] __device__ Distance distance_of(Value a, Value b) const {
         const auto x = static_cast<double>(a);
@@ -639,8 +845,8 @@ class Warp {
     }
     [[nodiscard]] __device__ Distance distance_around(const Ring& ring, const Group& g,
                                                       unsigned place) const {
-        const Value a = value_of(state_.a, g, place);
-        const Value b = value_of(state_.b, g, place);
+        const Value a = value_at(state_.a, g, place);
+        const Value b = value_at(state_.b, g, place);
         const auto x = static_cast<double>(a);
         const double distance = shorter_way(x - static_cast<double>(b), circle_of(ring, place)).distance;
         return {distance,
@@ -659,12 +865,13 @@ class Warp {
             if (pair_of(g, i).pair.differs) mark_chunk(g, i);
         }
     }
-    __device__ void put_marks() const {
+    __device__ void put_marks() {
+        marks_ = warp::united(marks_);
         if (marks_ == 0) return;
         warp::sync();
 #pragma unroll 1
         for (unsigned number = lane_; number < kTileGroups; number += kLanes) {
-            if ((marks_ >> number & 1) != 0) mark_chunk({number, kGroup, true}, 0);
+            if ((marks_ >> number & 1) != 0) mark_chunk({number, kGroup, 0}, 0);
         }
         warp::sync();
     }
@@ -687,37 +894,43 @@ class Warp {
         if (d.distance == 0) return;
         const std::uint32_t at = bin(d.distance);
         found.highest = at > found.highest ? at : found.highest;
-        if (at - base_slot_ / 4 < kSlots) return;
+        // Floats: a distance below any normal one has no counter, whatever its bin.
+        const bool has_none = kFloats && d.distance < 0x1p-126;
+        if (at - base_slot_ / 4 < kCounters && !has_none) return;
         atomicAdd(&shared_.all[at], 1U);
         if (!d.differs) return;
         atomicAdd(&shared_.over[at], 1U);
         found.differs = true;
     }
-    // Room for one decade above and six below what is highest now.
+    // Many distances have no counter, or most of them.
+    [[nodiscard]] __device__ bool wants_base(unsigned outliers, const Found& f) const {
+        const int lanes = __popc(outliers);
+        return lanes >= static_cast<int>(kManyLanes) || lanes > __popc(warp::ballot(f.inside()));
+    }
+    // The highest decade now is the last but one, or the last.
     __device__ void move_base(const Outliers& found) {
         const std::uint32_t highest = warp::largest(found.highest);
-        const std::uint32_t base = highest > 6 ? 4 * (highest - 6) : 4;
+        constexpr std::uint32_t below = 6;
+        const std::uint32_t base = highest > below ? 4 * (highest - below) : 4;
         if (base == base_slot_) return;
         flush();
-        base_slot_ = base;
+        set_base(base);
     }
 
-    [[nodiscard]] __device__ Value value_of(const std::byte* run, const Group& g, unsigned place) const {
-        const unsigned bytes = kKind == Kind::f32 ? 4 : kKind == Kind::f64 ? 8 : bytes_of(work_.scalar);
-        const std::uint64_t bits = word_at(run + (std::size_t{g.number} * kGroup + place) * bytes, bytes);
+    [[nodiscard]] __device__ Value value_at(const std::byte* run, const Group& g, unsigned place) const {
+        const std::uint64_t bits = word_at(run + (std::size_t{g.number} * kGroup + place) * bytes(), bytes());
         if constexpr (kKind == Kind::f64) {
             return as_double(bits);
         } else if constexpr (kKind == Kind::f32) {
             return float_of(static_cast<std::uint32_t>(bits));
         } else {
-            return from_narrow(static_cast<std::uint32_t>(bits), work_.scalar);
+            return from_narrow(static_cast<std::uint32_t>(bits), scalar());
         }
     }
     // One pair of a group from memory, by the reference.
     [[nodiscard]] __device__ ExactPair pair_of(const Group& g, unsigned place) const {
-        const unsigned bytes = kKind == Kind::f32 ? 4 : kKind == Kind::f64 ? 8 : bytes_of(work_.scalar);
         const DifferenceRule rule{{work_.atol, work_.rtol}, work_.nan_equal};
-        const std::size_t from = (std::size_t{g.number} * kGroup + place) * bytes;
+        const std::size_t from = (std::size_t{g.number} * kGroup + place) * bytes();
         double period = 0;
         std::uint64_t ulps = 0;
         if constexpr (kRule != Rule::plain) ulps = work_.measured.ulps;
@@ -726,8 +939,8 @@ class Warp {
             const Measured& m = work_.measured;
             period = shared_.circles[scalar / m.component_stride % m.components].period;
         }
-        return exact_pair<kKind, kRule>(word_at(state_.a + from, bytes), word_at(state_.b + from, bytes),
-                                        work_.scalar, rule, ulps, period);
+        return exact_pair<kKind, kRule>(word_at(state_.a + from, bytes()), word_at(state_.b + from, bytes()),
+                                        scalar(), rule, ulps, period);
     }
 
     // All pairs of a group from memory, by the reference. everything: all statistics; otherwise
@@ -765,29 +978,33 @@ class Warp {
         warp::sync();
         if (warp::any(differs) && work_.whole_groups) marks_ |= 1ULL << g.number;
         keep_best(best, first, index + g.n);
-        seeking_ = index + g.n <= state_.first;
+        seek(index + g.n <= state_.first);
     }
 
     const Work& work_;
-    Shared& shared_;
+    Shared<kKind>& shared_;
     WarpState& state_;
+    std::uint32_t stage_at_;  // of the lane's words in the warp's first stage
+    typename Shared<kKind>::Bin (&bins_)[Shared<kKind>::kBins];
+    std::uint32_t bins_at_;
     unsigned lane_;
     // One a lane.
     Value top_ = 0;
+    std::uint32_t packed_top_ = 0;
     double sum_ = 0;
     double sum_different_ = 0;
     std::uint32_t all_[2] = {};
     std::uint32_t over_[2] = {};
+    std::uint64_t marks_ = 0;  // groups of the tile in which some lane has a pair that differs
     // The same in all lanes.
     double distance_bound_ = 0;
     double quotient_bound_ = 0;
     double different_bound_ = 0;
     std::uint32_t base_slot_ = 4;
     std::uint32_t pending_ = 0;
-    std::uint64_t marks_ = 0;  // groups of the tile that hold a pair that differs
-    bool seeking_ = false;     // the tile may hold the first pair that differs
-    bool differing_ = false;   // the group before held one
-    std::uint64_t left_ = 0;   // groups of the tile that are left for Rule::around
+    bool seeking_ = false;      // the tile may hold the first pair that differs
+    bool each_counts_ = false;  // a pair that differs wants more than its group's mark
+    std::uint64_t left_ = 0;    // groups of the tile that are left for Rule::around
 };
 
 }  // namespace

@@ -15,15 +15,15 @@ namespace twinrun {
 
 namespace {
 
-// Sizes. Two blocks of 256 threads with 128 registers each fill a multiprocessor: 16 warps with 2
-// KiB under way each.
+// Sizes. Each warp has one or more groups of 2 KiB under way.
 constexpr unsigned kLanes = 32;
 constexpr unsigned kWarps = 8;
 constexpr unsigned kThreads = kWarps * kLanes;
-constexpr unsigned kBlocksEach = 2;    // on a multiprocessor
+constexpr unsigned kMostBlocksEach = 2;  // on a multiprocessor
+constexpr unsigned kLeastStages = 2;
+constexpr unsigned kMostStages = 4;
 constexpr unsigned kTileGroups = 64;   // as many as marks_ has bits; more: fewer starts
-constexpr unsigned kFlushGroups = 31;  // 31 groups of up to 8 a lane fit 8 bits
-constexpr unsigned kSlots = 8;         // decades that have counters in registers
+constexpr unsigned kMostPending = 31;  // blocks of up to 8 pairs a lane whose counts fit 8 bits
 // The base moves if this many lanes have distances beyond the counters.
 constexpr unsigned kManyLanes = 8;
 constexpr unsigned kFinishThreads = 256;
@@ -33,8 +33,7 @@ constexpr unsigned kMostShareTiles = 64;
 
 // The compiler no longer knows where a value came from: what was computed from it before is not
 // kept for later.
-__device__ inline void forget(float& x) { asm volatile("" : "+f"(x)); }
-__device__ inline void forget(double& x) { asm volatile("" : "+d"(x)); }
+__device__ inline void forget(std::uint32_t& x) { asm volatile("" : "+r"(x)); }
 
 using Count64 = unsigned long long;  // what atomic operations take
 static_assert(sizeof(Count64) == sizeof(std::uint64_t));
@@ -99,10 +98,9 @@ struct alignas(16) Circle {
 // Measure, as the kernels take it.
 struct Measured {
     std::uint64_t ulps;          // Measure::kNoUlps: not asked for
-    std::uint64_t least_steps;   // keys nearer than this never differ; 0: all may
-    std::uint64_t quick_offset;  // see Warp::may_differ()
+    std::uint64_t quick_offset;  // see Warp::far_enough()
     std::uint64_t quick_limit;
-    float key_scale;  // from a narrow float to one that has the bits of its type on top
+    bool quick_far;  // bits of two signs are farther apart than quick_offset, either way round
     // Sums of squares below it: all distances are the shorter way on every circle.
     double near_squared;
     Count64* left;  // of each tile: groups for Rule::around; null: there are no circles
@@ -122,17 +120,19 @@ struct Work {
     double atol;
     double rtol;
     double least_atol;  // see least_atol()
+    bool absolute;      // see is_absolute()
     std::uint64_t tiles;
     std::uint64_t chunk_scalars;
     bool whole_groups;  // chunks are made of them
+    unsigned stages;    // a warp's groups in shared memory: kLeastStages or kMostStages
     std::uint8_t* chunk_differs;
     Totals* totals;
     Partial* partials;
     Measured measured;
 };
 
-// From the exponent of a distance to its bin, as HistogramTables. A counter lies at slot + scale *
-// (-base), or 4 further.
+// From the exponent of a distance to its bin, as HistogramTables. A counter of 4 bits lies at
+// slot + scale * (-base), or 4 further.
 struct alignas(16) BinEntry {
     double next;         // distances at or above it are one bin further
     std::uint32_t slot;  // 4 * bin
@@ -162,6 +162,26 @@ constexpr BinTable make_bin_table() {
     return table;
 }
 __device__ const BinTable kBinTable = make_bin_table();
+
+// The same for distances of floats, with a warp's counters themselves: 1 in the 4 bits of the
+// distance's decade. The last 4 bits count those whose decade has no counter.
+struct alignas(16) FloatBin {
+    double next;  // distances at or above it count as `above`, others as `below`
+    std::uint32_t below;
+    std::uint32_t above;
+};
+constexpr std::uint32_t kOutsideCounters = 1U << 28;
+// For the exponent of a float, 0 to 255, where the first counter stands for bin `base`.
+__device__ inline FloatBin float_bin(unsigned exponent, std::uint32_t base) {
+    // Distances below any normal float: 0 counts nowhere.
+    if (exponent == 0) return {0x1p-1074, 0, kOutsideCounters};
+    if (exponent == 255) return {0, kOutsideCounters, kOutsideCounters};
+    const BinEntry entry = kBinTable.entries[exponent - 127 + 1023];
+    const auto one = [&](std::uint32_t bin) {
+        return bin - base < 7 ? 1U << 4 * (bin - base) : kOutsideCounters;
+    };
+    return {entry.next, one(entry.slot / 4), one(entry.slot / 4 + 1)};
+}
 
 }  // namespace
 

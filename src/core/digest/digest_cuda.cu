@@ -15,7 +15,6 @@ namespace gpu {
 namespace {
 
 constexpr unsigned kSimpleThreads = 256;
-constexpr int kMostDevices = 64;
 
 // ---- chunks of more than 16 blocks: their pieces, joined by Horner's rule ----
 

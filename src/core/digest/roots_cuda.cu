@@ -222,7 +222,6 @@ struct Abilities {
 };
 template <class Word, class Field, unsigned Most>
 DeviceStatus abilities(int device, Abilities* of) {
-    constexpr int kMostDevices = 64;
     static std::atomic<unsigned> known[kMostDevices];  // twice the blocks, and 1 for the other
     unsigned packed = device < kMostDevices ? known[device].load(std::memory_order_relaxed) : 0;
     if (packed == 0) {

@@ -712,6 +712,72 @@ TEST(DeviceDifference, TiesGoToTheSmallestIndex) {
     }
 }
 
+// Numbers of 30 powers of two, alone: d is rounded to a number that the tolerance is, or is next to.
+TEST(DeviceDifference, ToleranceThatARoundedDistanceEquals) {
+    TWR_TEST_DEVICE(device);
+    for (const DType scalar : {DType::f32, DType::f64, DType::f16, DType::bf16}) {
+        for (const double large : {1.0, 0.1, 3.0}) {
+            const std::uint64_t bits = bits_nearest(large, scalar);
+            const double value = value_of(bits, scalar);
+            std::vector<std::uint64_t> numbers = {bits};
+            for (int power = -80; power < 0; ++power) {
+                numbers.push_back(bits_nearest(std::ldexp(1.0, power), scalar));
+                numbers.push_back(bits_nearest(-std::ldexp(1.5, power), scalar));
+            }
+            Stretch s;
+            const auto put = [&](std::vector<std::byte>& to, std::uint64_t x) {
+                for (std::size_t byte = 0; byte < item_bytes(scalar); ++byte)
+                    to.push_back(static_cast<std::byte>(x >> 8 * byte));
+            };
+            for (const std::uint64_t small : numbers) {
+                for (unsigned copies = 0; copies < 8; ++copies) {
+                    put(s.a, copies % 2 == 0 ? bits : small);
+                    put(s.b, copies % 2 == 0 ? small : bits);
+                }
+            }
+            s.scalars = s.a.size() / item_bytes(scalar);
+            for (const double atol : {value, std::nextafter(value, 0.0), std::nextafter(value, kInfinity),
+                                      large, value * (1 + 0x1p-29), value * (1 - 0x1p-29)}) {
+                for (const double rtol : {0.0, 0x1p-40}) {
+                    DeviceDifference what;
+                    what.scalar = scalar;
+                    what.rule.tolerance = {atol, rtol};
+                    SCOPED_TRACE(named(what, {s}, Likeness::ties));
+                    check(device, what, {s});
+                    if (HasFailure()) return;
+                }
+            }
+        }
+    }
+}
+
+// Of small integers many pairs are exactly as far apart as is allowed.
+TEST(DeviceDifference, IntegersThatAreAsFarApartAsAllowed) {
+    TWR_TEST_DEVICE(device);
+    Random random(5);
+    for (const DType scalar :
+         {DType::u8, DType::i8, DType::i16, DType::u16, DType::i32, DType::i64, DType::u64}) {
+        for (const Tolerance tolerance : {Tolerance{1, 0}, Tolerance{2, 0.25}, Tolerance{0, 0.5}}) {
+            Stretch s;
+            s.scalars = 20011;
+            for (std::uint64_t i = 0; i < s.scalars; ++i) {
+                const std::uint64_t x = random() % 64;
+                for (auto* to : {&s.a, &s.b}) {
+                    const std::uint64_t y = to == &s.a ? x : x + random() % 4;
+                    for (std::size_t byte = 0; byte < item_bytes(scalar); ++byte)
+                        to->push_back(static_cast<std::byte>(y >> 8 * byte));
+                }
+            }
+            DeviceDifference what;
+            what.scalar = scalar;
+            what.rule.tolerance = tolerance;
+            SCOPED_TRACE(named(what, {s}, Likeness::ties));
+            check(device, what, {s});
+            if (HasFailure()) return;
+        }
+    }
+}
+
 TEST(DeviceDifference, FindsOneDifferenceAnywhere) {
     TWR_TEST_DEVICE(device);
     Random random(4);
