@@ -692,25 +692,29 @@ class Warp {
     }
     [[nodiscard]] __device__ Found look_on_line(const Group& g, const Pairs& first,
                                                 const Words<kKind>& words_a, const Words<kKind>& words_b,
-                                                bool* beyond) const {
+                                                bool* beyond) {
         Found f;
         if constexpr (kRule != Rule::plain) {
             // Most groups have no pair that differs by one part of the rule: the other one is not
             // worked out for them.
-            const bool by_steps = work_.measured.ulps != Measure::kNoUlps;
-            const bool by_distance = work_.atol != 0 || work_.rtol != 0 || !by_steps;
-            bool again = by_steps;
-            if (by_distance) {
+            if (work_.measured.ulps == Measure::kNoUlps) {
                 look<LookFor{}>(first, words_a, words_b, f, beyond);
-                // (Pairs without a counter are in this sum only.)
-                again = by_steps && warp::any(f.differs() || f.sum_different != 0);
             } else if (work_.measured.quick_far && !warp::any(may_be_far(first, words_a, words_b))) {
                 look<LookFor{.two_bounds = false, .verdicts = false}>(first, words_a, words_b, f, beyond);
-                again = false;
-            }
-            if (again) {
-                f = Found{};
-                look<LookFor{.steps = true}>(first, words_a, words_b, f, beyond);
+            } else {
+                // (Pairs without a counter are in this sum only.)
+                const auto some_differ = [&] { return warp::any(f.differs() || f.sum_different != 0); };
+                if ((work_.atol != 0 || work_.rtol != 0) && !differed_) {
+                    look<LookFor{}>(first, words_a, words_b, f, beyond);
+                    differed_ = some_differ();
+                } else {
+                    differed_ = true;
+                }
+                if (differed_) {
+                    f = Found{};
+                    look<LookFor{.steps = true}>(first, words_a, words_b, f, beyond);
+                    differed_ = some_differ();
+                }
             }
         } else if (!work_.absolute) {
             look<LookFor{}>(first, words_a, words_b, f, beyond);
@@ -1004,6 +1008,7 @@ class Warp {
     std::uint32_t pending_ = 0;
     bool seeking_ = false;      // the tile may hold the first pair that differs
     bool each_counts_ = false;  // a pair that differs wants more than its group's mark
+    bool differed_ = false;     // by both parts of a rule with steps, in the last group looked at so
     std::uint64_t left_ = 0;    // groups of the tile that are left for Rule::around
 };
 
