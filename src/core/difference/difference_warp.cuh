@@ -152,7 +152,8 @@ class Warp {
             gpu::stage_16<false>(&in_shared<std::byte>(word_address(to, 1, i)), from + beside, {});
         }
     }
-    // Of groups that are read directly: a later one comes to the L2 cache, each lane asks for a line.
+    // Of groups that are read directly: a later one comes to the L2 cache, each lane asks for a
+    // line.
     __device__ void fetch_ahead(unsigned n, unsigned number) const {
         constexpr unsigned groups = 4;
         const unsigned half = lane_ % (kLanes / 2);
@@ -600,8 +601,8 @@ class Warp {
         });
         return doubt;
     }
-    // For what is rare: the lane's pairs once more; zeros where there are none. If their values were
-    // kept for it, they would take registers from all groups.
+    // For what is rare: the lane's pairs once more; zeros where there are none. If their values
+    // were kept for it, they would take registers from all groups.
     template <class Take>
     __device__ void each_pair(const Group& g, const Take& take) const {
         const std::size_t offset = std::size_t{g.number} * (kGroup * bytes());
@@ -911,10 +912,10 @@ class Warp {
         const int lanes = __popc(outliers);
         return lanes >= static_cast<int>(kManyLanes) || lanes > __popc(warp::ballot(f.inside()));
     }
-    // The highest decade now is the last but one, or the last.
+    // Room for one decade above what is highest now, which groups often have in a few lanes.
     __device__ void move_base(const Outliers& found) {
         const std::uint32_t highest = warp::largest(found.highest);
-        constexpr std::uint32_t below = 6;
+        constexpr std::uint32_t below = kCounters - 2;
         const std::uint32_t base = highest > below ? 4 * (highest - below) : 4;
         if (base == base_slot_) return;
         flush();
