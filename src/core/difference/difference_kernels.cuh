@@ -12,10 +12,6 @@ namespace twinrun {
 
 namespace {
 
-// Blocks of a kernel that are to fit on a multiprocessor, which bounds its registers.
-template <Kind kKind, Rule kRule>
-constexpr int kBlocksEach = kMostBlocksEach;
-
 template <Kind kKind>
 __device__ inline Shared<kKind>& shared_memory() {
     extern __shared__ uint4 memory[];
@@ -70,7 +66,7 @@ __device__ inline void give(const Shared<kKind>& shared, Totals* totals, Partial
 }
 
 template <Kind kKind, Rule kRule>
-__global__ void __launch_bounds__(kThreads, kBlocksEach<kKind, kRule>)
+__global__ void __launch_bounds__(kThreads, kMostBlocksEach)
     compare_kernel(const __grid_constant__ Work work) {
     Shared<kKind>& shared = shared_memory<kKind>();
     prepare_tables(work, shared, kRule == Rule::around);
@@ -84,7 +80,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksEach<kKind, kRule>)
 
 // Each part has totals of its own, each share a partial: which block takes a share changes nothing.
 template <Kind kKind, Rule kRule>
-__global__ void __launch_bounds__(kThreads, kBlocksEach<kKind, kRule>)
+__global__ void __launch_bounds__(kThreads, kMostBlocksEach)
     compare_pairs_kernel(const __grid_constant__ Work work, const Share* shares, std::uint32_t count,
                          std::uint32_t* next) {
     Shared<kKind>& shared = shared_memory<kKind>();

@@ -546,7 +546,17 @@ class Warp {
     [[nodiscard]] __device__ double allowed_for(double magnitude) const {
         return kAbsolute ? work_.least_atol : fma(magnitude, work_.rtol, work_.least_atol);
     }
-    // All pairs, on a line. first: the values of a's first block.
+    // The values of a block of pairs; first: those of a's first block, which are known.
+    __device__ void decode_block(const Pairs& first, const Words<kKind>& words_a, const Words<kKind>& words_b,
+                                 unsigned block, Pairs& a, Pairs& b, bool* beyond) const {
+        if (block == 0) {
+            read_each<kBlock<kKind>>(a, [&](unsigned p) { return first[p]; });
+        } else {
+            decode<kKind>(words_a, block, scalar(), a, beyond);
+        }
+        decode<kKind>(words_b, block, scalar(), b, beyond);
+    }
+    // All pairs, on a line. first: as decode_block() takes it.
     template <LookFor kFor>
     __device__ void look(const Pairs& first, const Words<kKind>& words_a, const Words<kKind>& words_b,
                          Found& f, bool* beyond) const {
@@ -554,12 +564,7 @@ class Warp {
         for (unsigned block = 0; block < kBlocks; ++block) {
             Pairs a;
             Pairs b;
-            if (block == 0) {
-                read_each<kBlock<kKind>>(a, [&](unsigned p) { return first[p]; });
-            } else {
-                decode<kKind>(words_a, block, scalar(), a, beyond);
-            }
-            decode<kKind>(words_b, block, scalar(), b, beyond);
+            decode_block(first, words_a, words_b, block, a, b, beyond);
 #pragma unroll
             for (unsigned p = 0; p < kBlock<kKind>; ++p) {
                 const auto x = static_cast<double>(a[p]);
@@ -674,12 +679,7 @@ class Warp {
         for (unsigned block = 0; block < kBlocks; ++block) {
             Pairs a;
             Pairs b;
-            if (block == 0) {
-                read_each<kBlock<kKind>>(a, [&](unsigned p) { return first[p]; });
-            } else {
-                decode<kKind>(words_a, block, scalar(), a, &beyond);
-            }
-            decode<kKind>(words_b, block, scalar(), b, &beyond);
+            decode_block(first, words_a, words_b, block, a, b, &beyond);
 #pragma unroll
             for (unsigned p = 0; p < kBlock<kKind>; ++p) {
                 // Bits of two signs are far apart, as long as the few steps are few.
@@ -753,13 +753,17 @@ class Warp {
         // | and &: no branches.
         const bool trouble = f.undecided | beyond | !(f.sum < kInfiniteDistance) | work_.exactly;
         if (warp::any(trouble | f.candidate | f.outside() | (differs & each_counts_))) {
-            rare_group(g, f, warp::any(trouble));
+            take(g, f, warp::any(trouble), [&](Outliers& found) {
+                each_pair(g, [&](Value a, Value b) { count_outlier(distance_of(a, b), found); });
+            });
         } else {
             keep(f);
             if (differs) marks_ |= 1ULL << g.number;
         }
     }
-    __device__ void rare_group(const Group& g, const Found& f, bool trouble) {
+    // Keeps what a look found. count_outside(found): counts the distances that have no counter.
+    template <class CountOutside>
+    __device__ void take(const Group& g, const Found& f, bool trouble, const CountOutside& count_outside) {
         bool candidate = f.candidate;
         if (!trouble) {
             keep(f);
@@ -767,7 +771,7 @@ class Warp {
             bool differs = f.differs();
             if (outliers != 0) {
                 Outliers found;
-                each_pair(g, [&](Value a, Value b) { count_outlier(distance_of(a, b), found); });
+                count_outside(found);
                 warp::sync();
                 differs |= found.differs;
                 if (wants_base(outliers, f)) move_base(found);
@@ -787,26 +791,11 @@ class Warp {
         for (unsigned block = 0; block < kBlocks; ++block)
             look_around(g, ring, block, f);
         const bool trouble = warp::any(f.undecided || !(f.sum < kInfiniteDistance)) || work_.exactly;
-        bool candidate = f.candidate;
-        if (!trouble) {
-            keep(f);
-            const unsigned outliers = warp::ballot(f.outside());
-            bool differs = f.differs();
-            if (outliers != 0) {
-                Outliers found;
+        take(g, f, trouble, [&](Outliers& found) {
 #pragma unroll 1
-                for (unsigned i = lane_; i < g.n; i += kLanes)
-                    count_outlier(distance_around(ring, g, i), found);
-                differs |= found.differs;
-                warp::sync();
-                if (wants_base(outliers, f)) move_base(found);
-            }
-            if (warp::any(differs)) {
-                candidate |= seeking_ && differs;
-                mark_chunks(g);
-            }
-        }
-        if (warp::any(trouble || candidate)) one_by_one(g, trouble);
+            for (unsigned i = lane_; i < g.n; i += kLanes)
+                count_outlier(distance_around(ring, g, i), found);
+        });
     }
     __device__ void keep(const Found& f) {
         sum_ += f.sum;

@@ -19,7 +19,7 @@ namespace {
 constexpr unsigned kLanes = 32;
 constexpr unsigned kWarps = 8;
 constexpr unsigned kThreads = kWarps * kLanes;
-constexpr unsigned kMostBlocksEach = 2;  // on a multiprocessor
+constexpr unsigned kMostBlocksEach = 2;  // on a multiprocessor; bounds the registers of a thread
 constexpr unsigned kLeastStages = 2;
 constexpr unsigned kMostStages = 4;
 constexpr unsigned kTileGroups = 64;   // as many as marks_ has bits; more: fewer starts

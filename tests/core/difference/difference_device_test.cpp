@@ -324,6 +324,10 @@ std::uint64_t bits_nearest(double x, DType scalar) {
     if (scalar == DType::f32) return std::bit_cast<std::uint32_t>(static_cast<float>(x));
     return half_bits(static_cast<float>(x), scalar);
 }
+void put_bits(std::uint64_t bits, DType scalar, std::vector<std::byte>& to) {
+    for (std::size_t byte = 0; byte < item_bytes(scalar); ++byte)
+        to.push_back(static_cast<std::byte>(bits >> 8 * byte));
+}
 // The value of the type that lies so many steps above; beyond the largest are its infinities and NaNs.
 std::uint64_t stepped(std::uint64_t bits, DType scalar, std::int64_t steps) {
     const std::uint64_t sign = std::uint64_t{1} << (8 * item_bytes(scalar) - 1);
@@ -572,10 +576,8 @@ TEST(DeviceDifference, EqualsThePortableKernelsForEveryNarrowValue) {
             for (std::uint64_t x = 0; x < 1 << 16; ++x) {
                 for (const std::uint64_t y :
                      {stepped(x, scalar, steps), stepped(x, scalar, -steps), x ^ 0x8000}) {
-                    for (unsigned byte = 0; byte < 2; ++byte) {
-                        s.a.push_back(static_cast<std::byte>(x >> 8 * byte));
-                        s.b.push_back(static_cast<std::byte>(y >> 8 * byte));
-                    }
+                    put_bits(x, scalar, s.a);
+                    put_bits(y, scalar, s.b);
                 }
             }
             for (const std::int64_t ulps : {steps, steps - 1}) {
@@ -630,10 +632,8 @@ TEST(DeviceDifference, EqualsThePortableKernelsForOnePairAmongEqualOnes) {
                     s.index = index;
                     index += s.scalars;
                     for (std::uint64_t i = 0; i < s.scalars; ++i) {
-                        for (unsigned byte = 0; byte < item_bytes(scalar); ++byte) {
-                            s.a.push_back(static_cast<std::byte>(x >> 8 * byte));
-                            s.b.push_back(static_cast<std::byte>((i == 5 ? y : x) >> 8 * byte));
-                        }
+                        put_bits(x, scalar, s.a);
+                        put_bits(i == 5 ? y : x, scalar, s.b);
                     }
                     stretches.push_back(std::move(s));
                     if (stretches.size() == 32)
@@ -725,10 +725,7 @@ TEST(DeviceDifference, ToleranceThatARoundedDistanceEquals) {
                 numbers.push_back(bits_nearest(-std::ldexp(1.5, power), scalar));
             }
             Stretch s;
-            const auto put = [&](std::vector<std::byte>& to, std::uint64_t x) {
-                for (std::size_t byte = 0; byte < item_bytes(scalar); ++byte)
-                    to.push_back(static_cast<std::byte>(x >> 8 * byte));
-            };
+            const auto put = [&](std::vector<std::byte>& to, std::uint64_t x) { put_bits(x, scalar, to); };
             for (const std::uint64_t small : numbers) {
                 for (unsigned copies = 0; copies < 8; ++copies) {
                     put(s.a, copies % 2 == 0 ? bits : small);
@@ -763,9 +760,7 @@ TEST(DeviceDifference, IntegersThatAreAsFarApartAsAllowed) {
             for (std::uint64_t i = 0; i < s.scalars; ++i) {
                 const std::uint64_t x = random() % 64;
                 for (auto* to : {&s.a, &s.b}) {
-                    const std::uint64_t y = to == &s.a ? x : x + random() % 4;
-                    for (std::size_t byte = 0; byte < item_bytes(scalar); ++byte)
-                        to->push_back(static_cast<std::byte>(y >> 8 * byte));
+                    put_bits(to == &s.a ? x : x + random() % 4, scalar, *to);
                 }
             }
             DeviceDifference what;
