@@ -136,6 +136,15 @@ __global__ void make_halves(std::uint16_t* to, std::size_t n, bool brain) {
 // For units in the last place and periods: `a` on a circle of length kAround, and b, by kind, beside it.
 constexpr double kAround = 10;
 enum class Beside : int { same, some_steps, few_many_steps, many_steps, few_around, some_around, anywhere };
+// Integers from 0 to 99; of the second run 0 to 2 above those of the first.
+template <class T>
+__global__ void make_integers(void* to, std::size_t n, bool second) {
+    const std::size_t stride = std::size_t{gridDim.x} * blockDim.x;
+    for (std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n; i += stride)
+        static_cast<T*>(to)[i] =
+            static_cast<T>(splitmix64(2 * i) % 100 + (second ? splitmix64(2 * i + 1) % 3 : 0));
+}
+
 template <class T>
 __global__ void make_beside(void* to, std::size_t n, Beside kind) {
     const std::size_t stride = std::size_t{gridDim.x} * blockDim.x;
@@ -616,6 +625,49 @@ int main(int argc, char** argv) {
                 measured("period, ulps 4", {{1e-3, 0}, true, {.ulps = 4, .period = {kAround}}});
             }
             bench.run();
+        }
+    }
+
+    // Elements of integers, some of them as far apart as is allowed, and of arrays that begin beside a multiple of 16.
+    const auto others = [&](std::string name, DType scalar, std::size_t past, double atol) {
+        DeviceDifference what;
+        what.scalar = scalar;
+        what.rule.tolerance = {atol, 0};
+        what.chunk_scalars = 4096 / item_bytes(scalar);
+        const std::size_t skip = past * item_bytes(scalar);
+        const DevicePart part{a.data() + skip, b.data() + skip, bytes / item_bytes(scalar) - past, 0};
+        std::size_t device_bytes = 0;
+        std::size_t host_bytes = 0;
+        differences->scratch(device, what, &part, 1, &device_bytes, &host_bytes);
+        check(scratch.reserve(device, device_bytes));
+        bench.add({"others: " + std::move(name),
+                   2.0 * static_cast<double>(bytes),
+                   [&, what, part](cudaStream_t s) {
+                       check(differences->compare(device, what, &part, 1,
+                                                  reinterpret_cast<DeviceDifferenceResult*>(out.data()),
+                                                  scratch.data(), host.data(), s));
+                   },
+                   {{"dtype", std::string(dtype_name(scalar))}}});
+        bench.run();
+    };
+    const auto integers = [&]<class T>(DType scalar, T) {
+        make_integers<T><<<wide, 256>>>(a.data(), bytes / sizeof(T), false);
+        make_integers<T><<<wide, 256>>>(b.data(), bytes / sizeof(T), true);
+        check(cudaDeviceSynchronize());
+        others("up to 2 apart, exact", scalar, 0, 0);
+        others("up to 2 apart, a tolerance of 1", scalar, 0, 1);
+    };
+    integers(DType::u8, std::uint8_t{});
+    integers(DType::i16, std::int16_t{});
+    integers(DType::i32, std::int32_t{});
+    integers(DType::i64, std::int64_t{});
+    for (const DType scalar : {DType::f32, DType::bf16}) {
+        fill_beside(scalar, a.data(), Beside::same);
+        for (const Beside kind : {Beside::same, Beside::many_steps}) {
+            fill_beside(scalar, b.data(), kind);
+            others(
+                kind == Beside::same ? "identical, one scalar past" : "all 100 ULPs apart, one scalar past",
+                scalar, 1, 0);
         }
     }
     return 0;
