@@ -23,8 +23,10 @@ inline void expect_same_read(const DifferenceStats& x, const DifferenceStats& y,
     EXPECT_EQ(x.max_rel_different, y.max_rel_different);
     EXPECT_EQ(x.max_rel_different_at, y.max_rel_different_at);
     EXPECT_EQ(x.largest, y.largest);
-    EXPECT_EQ(x.all, y.all);
-    EXPECT_EQ(x.over, y.over);
+    for (std::size_t bin = 0; bin < kHistogramBins; ++bin) {
+        EXPECT_EQ(x.all[bin], y.all[bin]) << "bin " << bin;
+        EXPECT_EQ(x.over[bin], y.over[bin]) << "bin " << bin;
+    }
     for (const auto sum : {&DifferenceStats::sum_squares, &DifferenceStats::sum_squares_different}) {
         if (x.*sum != y.*sum) {
             EXPECT_LE(std::fabs(x.*sum - y.*sum), sums * std::fabs(y.*sum));

@@ -83,14 +83,19 @@ unsigned group_of(Kind kind) {
 }
 unsigned tile_of(Kind kind) { return kTileGroups * group_of(kind); }
 
-// Integers have no measures.
-bool is_plain(DType scalar, const Measure& measure) { return !is_floating(scalar) || measure.plain(); }
 bool has_circles(DType scalar, const Measure& measure) {
     if (!is_floating(scalar)) return false;
     for (const double length : measure.period) {
         if (length > 0) return true;
     }
     return false;
+}
+// Calls take(a constant of the rule). Integers have no measures.
+template <class Take>
+auto with_rule(DType scalar, const Measure& measure, const Take& take) {
+    if (has_circles(scalar, measure)) return take(std::integral_constant<Rule, Rule::circles>{});
+    if (!is_floating(scalar) || measure.plain()) return take(std::integral_constant<Rule, Rule::plain>{});
+    return take(std::integral_constant<Rule, Rule::steps>{});
 }
 // Bits of a type's numbers below those of the float that stands for them.
 unsigned bits_below(DType scalar) { return scalar == DType::f16 ? 13 : scalar == DType::bf16 ? 16 : 0; }
@@ -110,10 +115,13 @@ Measured measured_of(DType scalar, const Measure& measure) {
     }
     double near = kInfiniteDistance;
     m.components = measure.components;
+    bool equal = true;
     for (std::uint32_t c = 0; c < measure.components; ++c) {
         const double length = m.period[c] = measure.period[c];
+        equal &= length == measure.period[0];
         if (length > 0 && kHalfWay * length < near) near = kHalfWay * length;
     }
+    if (equal) m.components = 1;
     m.near_squared = 0.999 * near * near;
     m.component_stride =
         m.components > 1 ? measure.component_stride : std::numeric_limits<std::uint64_t>::max();
@@ -200,22 +208,18 @@ Work work_of(const DeviceDifference& what) {
     return work;
 }
 
-// Scratch on the device: totals, marks of chunks (both cleared), then partials (of each kernel),
-// groups that are left, parts.
+// Scratch on the device: totals, marks of chunks (both cleared), then partials, parts.
 struct Layout {
-    bool circles;
     std::uint64_t chunks = 0;
     std::uint64_t tiles = 0;
     std::uint64_t scalars = 0;
     std::size_t parts = 0;  // those that are not empty
     std::size_t marks_at = 0;
     std::size_t partials_at = 0;
-    std::size_t left_at = 0;
     std::size_t parts_at = 0;
     std::size_t bytes = 0;
 
-    Layout(int device, const DeviceDifference& what, const DevicePart* part, std::size_t n)
-        : circles(has_circles(what.scalar, what.rule.measure)) {
+    Layout(int device, const DeviceDifference& what, const DevicePart* part, std::size_t n) {
         const unsigned tile = tile_of(kind_of(what.scalar));
         const std::uint64_t chunk = what.chunk_scalars == 0 ? 1 : what.chunk_scalars;
         for (std::size_t i = 0; i < n; ++i) {
@@ -227,9 +231,7 @@ struct Layout {
         }
         marks_at = device_aligned(sizeof(Totals));
         partials_at = marks_at + device_aligned(chunks);
-        const std::size_t kernels = circles ? 2 : 1;
-        left_at = partials_at + device_aligned(kernels * most_blocks(device) * sizeof(Partial));
-        parts_at = left_at + (circles ? device_aligned(tiles * sizeof(Count64)) : 0);
+        parts_at = partials_at + device_aligned(most_blocks(device) * sizeof(Partial));
         bytes = parts_at + device_aligned(parts * sizeof(Part));
     }
 };
@@ -283,24 +285,14 @@ DeviceStatus compare(int device, const DeviceDifference& what, const DevicePart*
         work.chunk_differs = reinterpret_cast<std::uint8_t*>(area + layout.marks_at);
         work.totals = totals;
         work.partials = partials;
-        if (layout.circles) work.measured.left = reinterpret_cast<Count64*>(area + layout.left_at);
         const std::uint64_t needed = (tiles - 1) / kWarps + 1;
         blocks = most_blocks(device);
         if (needed < blocks) blocks = static_cast<unsigned>(needed);
-        DeviceStatus status = is_plain(what.scalar, what.rule.measure)
-                                  ? start_kernel<Rule::plain>(device, kind, &blocks, queue, work)
-                                  : start_kernel<Rule::measured>(device, kind, &blocks, queue, work);
+        const DeviceStatus status = with_rule(what.scalar, what.rule.measure, [&](auto rule) {
+            return start_kernel<rule()>(device, kind, &blocks, queue, work);
+        });
         if (status.failed) return status;
         TWR_GPU_LAUNCHED("comparison of elements");
-        if (layout.circles) {
-            Work around = work;
-            around.partials += blocks;
-            unsigned more = blocks;
-            status = start_kernel<Rule::around>(device, kind, &more, queue, around);
-            if (status.failed) return status;
-            TWR_GPU_LAUNCHED("comparison of elements on circles");
-            blocks += more;
-        }
         const std::uint64_t words = device_aligned(chunks) / sizeof(uint4);
         const std::uint64_t counting = (words - 1) / kFinishThreads + 1;
         const unsigned counters = counting < 1024 ? static_cast<unsigned>(counting) : 1024;
@@ -372,7 +364,7 @@ template <Rule kRule>
 DeviceStatus start_pairs(int device, Kind kind, cudaStream_t queue, const Work& work, const Share* shares,
                          std::uint32_t count, std::uint32_t* next) {
     return with_kind(kind, [&](auto k) -> DeviceStatus {
-        if constexpr (has_rule(k(), kRule)) {
+        if constexpr (has_rule(k(), kRule) && kRule != Rule::circles) {
             Fit fit{};
             const DeviceStatus status = fit_of<k(), compare_pairs_kernel<k(), kRule>>(device, &fit);
             if (status.failed) return status;
@@ -454,10 +446,9 @@ DeviceStatus compare_pairs(int device, const DeviceDifference& what, const Devic
     const auto* const there = reinterpret_cast<const Share*>(tables + layout.shares_at);
     auto* const next = reinterpret_cast<std::uint32_t*>(area + layout.next_at);
     const Kind kind = kind_of(what.scalar);
-    const DeviceStatus status =
-        is_plain(what.scalar, what.rule.measure)
-            ? start_pairs<Rule::plain>(device, kind, queue, work, there, shares, next)
-            : start_pairs<Rule::measured>(device, kind, queue, work, there, shares, next);
+    const DeviceStatus status = with_rule(what.scalar, what.rule.measure, [&](auto rule) {
+        return start_pairs<rule()>(device, kind, queue, work, there, shares, next);
+    });
     if (status.failed) return status;
     TWR_GPU_LAUNCHED("comparison of pairs of arrays");
     finish_pairs<<<static_cast<unsigned>(n), kPairThreads, 0, queue>>>(

@@ -20,11 +20,12 @@ __device__ inline Shared<kKind>& shared_memory() {
     return *reinterpret_cast<Shared<kKind>*>(begin + (past == 0 ? 0 : kSharedAlignment - past));
 }
 
-template <Kind kKind>
-__device__ inline void prepare_tables(const Work& work, Shared<kKind>& shared, bool around) {
-    if (around && threadIdx.x < Measure::kMostComponents) {
+template <Kind kKind, Rule kRule>
+__device__ inline void prepare_tables(const Work& work, Shared<kKind>& shared) {
+    if (kRule == Rule::circles && threadIdx.x < Measure::kMostComponents) {
         const double period = work.measured.period[threadIdx.x];
-        shared.circles[threadIdx.x] = {period, period > 0 ? 1 / period : 0};
+        shared.circles[threadIdx.x] =
+            period > 0 ? Circle{period, 1 / period, kOneTurn * period} : Circle{0, 0, kInfiniteDistance};
     }
     if constexpr (!Shared<kKind>::kFloats) {
         for (unsigned i = threadIdx.x; i < Shared<kKind>::kBins; i += kThreads)
@@ -69,7 +70,7 @@ template <Kind kKind, Rule kRule>
 __global__ void __launch_bounds__(kThreads, kMostBlocksEach)
     compare_kernel(const __grid_constant__ Work work) {
     Shared<kKind>& shared = shared_memory<kKind>();
-    prepare_tables(work, shared, kRule == Rule::around);
+    prepare_tables<kKind, kRule>(work, shared);
     prepare_counts(shared, work.totals, kAnyPart);
     __syncthreads();
     Warp<kKind, kRule>(work, shared)
@@ -84,7 +85,7 @@ __global__ void __launch_bounds__(kThreads, kMostBlocksEach)
     compare_pairs_kernel(const __grid_constant__ Work work, const Share* shares, std::uint32_t count,
                          std::uint32_t* next) {
     Shared<kKind>& shared = shared_memory<kKind>();
-    prepare_tables(work, shared, false);
+    prepare_tables<kKind, kRule>(work, shared);
     for (;;) {
         if (threadIdx.x == 0) shared.share = atomicAdd(next, 1U);
         __syncthreads();

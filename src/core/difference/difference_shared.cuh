@@ -24,6 +24,11 @@ struct WarpState {
     std::uint64_t before;
     std::uint32_t component;       // of its first scalar
     std::uint64_t component_left;  // scalars until another one, where components do not take turns
+    // Of the counters, likewise: the first one's bin; looks for another one, and groups with outliers
+    // until the next.
+    std::uint32_t base;
+    std::uint32_t looks;
+    std::uint32_t wait;
 };
 
 // The lanes' words of a group that is under way: those of a, then those of b.
@@ -34,6 +39,15 @@ struct Stage {
 template <class T>
 __device__ inline T& in_shared(std::uint32_t address) {
     return *static_cast<T*>(__cvta_shared_to_generic(address));
+}
+// A scalar there, zero-extended.
+__device__ inline std::uint64_t bits_in_shared(std::uint32_t address, unsigned bytes) {
+    switch (bytes) {
+        case 1: return in_shared<const std::uint8_t>(address);
+        case 2: return in_shared<const std::uint16_t>(address);
+        case 4: return in_shared<const std::uint32_t>(address);
+        default: return in_shared<const std::uint64_t>(address);
+    }
 }
 __device__ inline std::uint32_t shared_address(const void* at) {
     return static_cast<std::uint32_t>(__cvta_generic_to_shared(at));

@@ -17,8 +17,8 @@ namespace {
 
 enum class Rule : std::uint8_t {
     plain,
-    measured,  // by ulps, or on circles, or both: pairs that lie as on a line
-    around,    // the groups that this left
+    steps,    // by ulps
+    circles,  // on circles, perhaps by ulps too
 };
 
 enum class Kind : std::uint8_t {
@@ -31,12 +31,15 @@ enum class Kind : std::uint8_t {
 };
 __host__ __device__ constexpr bool is_half(Kind kind) { return kind == Kind::f16 || kind == Kind::bf16; }
 
+// Scalars of 1 or 2 bytes.
+__host__ __device__ constexpr bool is_short(Kind kind) { return is_half(kind) || kind == Kind::narrow; }
+
 template <Kind kKind>
 struct Stored {
     using Value = std::conditional_t<kKind == Kind::f64 || kKind == Kind::whole, double, float>;
     static constexpr unsigned kWords = 8;  // of 4 bytes, for one run
     // Of a lane in a group.
-    static constexpr unsigned kPairs = sizeof(Value) == 8 ? 4 : kKind == Kind::f32 ? 8 : 16;
+    static constexpr unsigned kPairs = sizeof(Value) == 8 ? 4 : is_short(kKind) ? 16 : 8;
 };
 
 __host__ __device__ constexpr unsigned bytes_of(DType scalar) {
@@ -88,6 +91,25 @@ __device__ inline std::uint64_t word_at(const std::byte* at, unsigned bytes) {
         case 2: return __ldg(reinterpret_cast<const std::uint16_t*>(at));
         case 4: return __ldg(reinterpret_cast<const std::uint32_t*>(at));
         default: return __ldg(reinterpret_cast<const Count64*>(at));
+    }
+}
+
+// A scalar's value, from its bits. (Of int64 and uint64 rounded, if they are beyond 2^53.)
+template <Kind kKind>
+__device__ inline typename Stored<kKind>::Value value_of(std::uint64_t bits, DType scalar) {
+    const auto low = static_cast<std::uint32_t>(bits);
+    if constexpr (kKind == Kind::f64) {
+        return as_double(bits);
+    } else if constexpr (kKind == Kind::f32) {
+        return float_of(low);
+    } else if constexpr (is_short(kKind)) {
+        return from_narrow(low, scalar);
+    } else {
+        switch (scalar) {
+            case DType::i32: return static_cast<double>(static_cast<std::int32_t>(low));
+            case DType::i64: return static_cast<double>(static_cast<std::int64_t>(bits));
+            default: return static_cast<double>(bits);  // u32, u64
+        }
     }
 }
 
@@ -231,12 +253,7 @@ struct ExactPair {
     Pair pair;
     double magnitude;
 };
-// A call, so that what it takes inside takes no registers from the loop around it.
-__noinline__ __device__ Pair pair_on_circle(double a, double b, double period, double atol, double rtol,
-                                            bool nan_equal) {
-    const DifferenceRule rule{{atol, rtol}, nan_equal};
-    return period > 0 ? compare_on_circle(a, b, period, rule) : compare_pair(a, b, rule);
-}
+// period: 0 on a line.
 template <Kind kKind, Rule kRule>
 __device__ inline ExactPair exact_pair(std::uint64_t bits_a, std::uint64_t bits_b, DType scalar,
                                        const DifferenceRule& rule, std::uint64_t ulps, double period) {
@@ -270,9 +287,8 @@ __device__ inline ExactPair exact_pair(std::uint64_t bits_a, std::uint64_t bits_
     if constexpr (kRule == Rule::plain) {
         return {compare_pair(a, b, rule), absolute_value(a)};
     } else {
-        Pair pair = kRule == Rule::around ? pair_on_circle(a, b, period, rule.tolerance.atol,
-                                                           rule.tolerance.rtol, rule.nan_equal)
-                                          : compare_pair(a, b, rule);
+        Pair pair = kRule == Rule::circles && period > 0 ? compare_on_circle(a, b, period, rule)
+                                                         : compare_pair(a, b, rule);
         if (pair.differs && ulps != Measure::kNoUlps && pair.distance != kInfiniteDistance)
             pair.differs = steps > ulps;
         return {pair, absolute_value(a)};

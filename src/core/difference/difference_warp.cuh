@@ -3,8 +3,7 @@
 //
 // for each tile of 64 groups, for each group of 32 lanes x 4, 8 or 16 pairs:
 //     bits of a and b the same  -> only the largest |a| is kept
-//     otherwise for each pair   -> d = |a - b| and verdict by float64; sums; a counter of d's
-//                                  decade
+//     otherwise for each pair   -> d = |a - b| and verdict by float64; sums; a counter of d's decade
 //     what is rare leaves the loop, all lanes together: NaN, infinities, verdicts that rounding
 //     could decide (the whole group is done anew, by compare_pair), new maxima, decades beyond the
 //     counters
@@ -12,15 +11,10 @@
 // Groups come through shared memory (cp.async): each lane copies the words that it will read, so
 // that no lane waits for another. Arrays whose addresses are no multiples of 16 are read directly.
 //
-// Counters of decades are 4 bits of a register (a block of pairs'), then 8 bits (31 blocks'), then
-// shared memory (a thread block's): they stand for 7 or 8 decades from a base that the warp
-// chooses. Distances beyond those go to shared memory at once.
-//
-// Other measures have kernels of their own. Units in the last place: two numbers of one sign are as
-// far apart as their bits, in arithmetic modulo 2^32 or 2^64. Circles: pairs nearer than half-way
-// round any circle, as nearly all are, lie as on a line. Groups in which some are not are marked,
-// and a second kernel takes them the shorter way round: in the first one, what that needs would
-// take its registers from all groups.
+// Units in the last place: two numbers of one sign are as far apart as their bits, in arithmetic
+// modulo 2^32 or 2^64. Circles: a group is looked at as on a line first; if some pair may be nearer
+// round its circle, at most one turn round; and if some may be more than one turn apart, any
+// number of turns. A group begins with what the group before needed.
 //
 // The bound of a maximum is shared by the whole grid, so that few groups have a candidate. It
 // decides only what is looked at: the sums of a group are made the same way whether it had a
@@ -34,6 +28,7 @@
 
 #include "device/staging.cuh"
 #include "device/warp.cuh"
+#include "difference/difference_counters.cuh"
 #include "difference/difference_largest.cuh"
 #include "difference/difference_shared.cuh"
 #include "difference/difference_stored.cuh"
@@ -45,6 +40,10 @@ namespace {
 // On a circle a distance that is nearer to what is allowed than this share of |a - b| leaves a
 // doubt: some roundings' worth.
 constexpr double kRoundings = 0x1p-48;
+// The same of the period, for values that are at most kOneTurn periods apart. Then no other turn
+// is nearer.
+constexpr double kOneTurn = 1.49;
+constexpr double kDoubtOfPeriod = 0x1p-46;
 
 // Consecutive pairs of one part, at most a group.
 struct Group {
@@ -63,7 +62,7 @@ class Warp {
     static constexpr unsigned kGroup = kPairs * kLanes;
     static constexpr unsigned kTile = kTileGroups * kGroup;
     static constexpr bool kFloats = Shared<kKind>::kFloats;
-    static constexpr unsigned kCounters = kFloats ? 7 : 8;  // decades that have one
+    static constexpr bool kShort = is_short(kKind);
 
     __device__ Warp(const Work& work, Shared<kKind>& shared)
         : work_(work),
@@ -71,27 +70,18 @@ class Warp {
           state_(shared.warp[threadIdx.x / kLanes]),
           stage_at_(shared_address(shared.stages() + threadIdx.x / kLanes * work.stages) +
                     threadIdx.x % kLanes * sizeof(uint4)),
-          bins_(shared.bins[kFloats ? threadIdx.x / kLanes : 0]),
-          bins_at_(shared_address(&bins_)),
+          counters_(shared),
           lane_(threadIdx.x % kLanes) {
-        // Kept: they would be worked out anew for each group.
-        forget(stage_at_);
-        forget(bins_at_);
-        set_base(4);
+        forget(stage_at_);  // kept: it would be worked out anew for each group
     }
 
     // The block's tiles: its warps take every step-th of them, from `begin` on.
     __device__ void run(std::uint64_t begin, std::uint64_t end, std::uint64_t step) {
         const unsigned warp = threadIdx.x / kLanes;
-        for (std::uint64_t t = begin + warp; t < end; t += step) {
-            if constexpr (kRule == Rule::around) {
-                tile_around(t);
-            } else {
-                tile(t);
-            }
-        }
-        flush();
-        if constexpr (kPairs == 16) top_ = largest_packed<kKind>(packed_top_, scalar());
+        for (std::uint64_t t = begin + warp; t < end; t += step)
+            tile(t);
+        counters_.flush();
+        if constexpr (kShort) top_ = largest_packed<kKind>(packed_top_, scalar());
         // Always in this order: a tree over the warp, then warp after warp.
         for (unsigned distance = 16; distance != 0; distance /= 2) {
             sum_ += as_double(warp::across(bits_of(sum_), distance));
@@ -198,7 +188,7 @@ class Warp {
             state_.index = index;
             state_.chunk = part.chunk + offset / work_.chunk_scalars;
             state_.before = offset % work_.chunk_scalars;
-            if constexpr (kRule == Rule::around) {
+            if constexpr (kRule == Rule::circles) {
                 const Measured& m = work_.measured;
                 const std::uint64_t number = index / m.component_stride;
                 state_.component = static_cast<std::uint32_t>(number % m.components);
@@ -213,7 +203,6 @@ class Warp {
 
     __device__ void tile(std::uint64_t t) {
         const Tile tile = begin_tile(t);
-        left_ = 0;
         const unsigned groups = (tile.n + kGroup - 1) / kGroup;
         const std::byte* next = tile.a + lane_ * sizeof(uint4);
         const std::ptrdiff_t beside = tile.b - tile.a;
@@ -255,22 +244,6 @@ class Warp {
                 words_b = load_singly<kKind>(state_.b + offset, g.n, lane_, scalar());
             }
             group(g, words_a, words_b);
-        }
-        put_marks();
-        if constexpr (kRule == Rule::measured) {
-            if (lane_ == 0 && work_.measured.left != nullptr) work_.measured.left[t] = left_;
-        }
-    }
-    // Only the groups that the kernel before left.
-    __device__ void tile_around(std::uint64_t t) {
-        std::uint64_t left = work_.measured.left[t];
-        if (left == 0) return;
-        const Tile tile = begin_tile(t);
-#pragma unroll 1
-        for (; left != 0; left &= left - 1) {
-            const auto number = static_cast<unsigned>(__ffsll(static_cast<long long>(left)) - 1);
-            const unsigned n = tile.n - number * kGroup;
-            group_around({number, n < kGroup ? n : kGroup, 0});
         }
         put_marks();
     }
@@ -327,91 +300,6 @@ class Warp {
         choose_bounds(next_index);
     }
 
-    // ---- histogram ----
-
-    [[nodiscard]] static __device__ std::uint32_t bin(double distance) {  // of one that is not 0
-        const BinEntry& entry = kBinTable.entries[bits_of(distance) >> 52 & 0x7FF];
-        if (entry.slot == kNoSlot) return 1;
-        return entry.slot / 4 + (distance >= entry.next ? 1 : 0);
-    }
-    // The warp's entry for a float with these bits.
-    [[nodiscard]] __device__ FloatBin bin_of(std::uint32_t bits) const {
-#if defined(__CUDA_ARCH__)
-        // In one load, at an address without an addition: the table lies at a multiple of its size.
-        static_assert(sizeof(FloatBin) == sizeof(ulonglong2));
-        const std::uint32_t at = (bits >> 19 & 0xFF0) | bins_at_;
-        const auto both = in_shared<const ulonglong2>(at);
-        return {as_double(both.x), static_cast<std::uint32_t>(both.y),
-                static_cast<std::uint32_t>(both.y >> 32)};
-#else
-        return bins_[bits >> 23 & 0xFF];
-#endif
-    }
-    // The counter of a pair's distance: 1 in its 4 bits. *outside: it has none.
-    [[nodiscard]] __device__ std::uint32_t counter_of(Value a, Value b, double distance,
-                                                      std::uint32_t* outside) const {
-        if constexpr (kFloats) {
-            // Rounded to zero, it keeps its binade.
-            const float rounded = kRule == Rule::around ? __double2float_rz(distance) : __fsub_rz(a, b);
-            const FloatBin entry = bin_of(bits_in(rounded));
-            return distance >= entry.next ? entry.above : entry.below;
-        } else {
-            const BinEntry& entry = bins_[bits_of(distance) >> 52 & 0x7FF];
-            const std::uint32_t lower = 0 - base_slot_;
-            const std::uint32_t upper = 4 - base_slot_;
-            const std::uint32_t at = entry.slot + entry.scale * (distance >= entry.next ? upper : lower);
-            *outside |= at;
-            return __funnelshift_lc(0U, 1U, at);  // 0 for slots beyond
-        }
-    }
-    // The first counter stands for this slot.
-    __device__ void set_base(std::uint32_t slot) {
-        base_slot_ = slot;
-        if constexpr (kFloats) {
-            warp::sync();
-            for (unsigned i = lane_; i < 256; i += kLanes)
-                bins_[i] = float_bin(i, slot / 4);
-            warp::sync();
-        }
-    }
-
-    __device__ void count(const std::uint32_t (&all)[kBlocks], const std::uint32_t (&over)[kBlocks]) {
-        constexpr std::uint32_t even = 0x0F0F0F0F;
-        constexpr std::uint32_t odd = kFloats ? 0x000F0F0F : even;  // the last counts those outside
-#pragma unroll
-        for (unsigned i = 0; i < kBlocks; ++i) {
-            all_[0] += all[i] & even;
-            all_[1] += all[i] >> 4 & odd;
-            over_[0] += over[i] & even;
-            over_[1] += over[i] >> 4 & odd;
-        }
-        pending_ += kBlocks;
-        if (pending_ + kBlocks > kMostPending) flush();
-    }
-    __device__ void flush() {
-        if (pending_ == 0) return;
-        pending_ = 0;
-        flush(all_, shared_.all);
-        flush(over_, shared_.over);
-    }
-    __device__ void flush(std::uint32_t (&counters)[2], std::uint32_t* bins) {
-        constexpr std::uint32_t low = 0x00FF00FF;
-        const std::uint32_t sums[4] = {
-            warp::sum(counters[0] & low),       // slots 0 and 4
-            warp::sum(counters[1] & low),       // 1 and 5
-            warp::sum(counters[0] >> 8 & low),  // 2 and 6
-            warp::sum(counters[1] >> 8 & low),  // 3 and 7
-        };
-        counters[0] = counters[1] = 0;
-        if (lane_ != 0) return;
-        std::uint32_t* to = bins + base_slot_ / 4;
-#pragma unroll
-        for (unsigned i = 0; i < 4; ++i) {
-            if ((sums[i] & 0xFFFF) != 0) atomicAdd(to + i, sums[i] & 0xFFFF);
-            if (sums[i] >> 16 != 0) atomicAdd(to + i + 4, sums[i] >> 16);
-        }
-    }
-
     // ---- measures ----
 
     // Which circles the pairs of a group lie on.
@@ -429,6 +317,12 @@ class Warp {
         const std::uint64_t last = (state_.index + from + g.n - 1) / m.component_stride;
         return {static_cast<std::uint32_t>(first % m.components), false, first != last};
     }
+    // The place of a lane's pair in its group.
+    [[nodiscard]] __device__ unsigned place_of(const Group& g, unsigned pair) const {
+        if (g.stage == 0) return pair * kLanes + lane_;
+        const unsigned each = sizeof(uint4) / bytes();  // pairs of a vector
+        return pair / each * (each * kLanes) + lane_ * each + pair % each;
+    }
     [[nodiscard]] __device__ const Circle& circle_of(const Ring& ring, unsigned place) const {
         std::uint32_t component = ring.component;
         if (ring.cycles) {  // its remainder: of numbers below 2^16, by a multiplication
@@ -437,12 +331,22 @@ class Warp {
         }
         return shared_.circles[component];
     }
-    // The shorter way round, if what is found can be trusted: the same as compare_on_circle finds.
-    struct Round {
+    // A distance as compare_on_circle finds it. A verdict leaves a doubt where no more than `doubt`
+    // is between the distance and what is allowed.
+    struct Way {
         double distance;
-        bool trusted;
+        double doubt;
+        bool round;  // it is shorter round the circle
     };
-    [[nodiscard]] static __device__ Round shorter_way(double difference, const Circle& circle) {
+    // For values at most circle.one_turn apart.
+    [[nodiscard]] static __device__ Way one_turn(double straight, const Circle& circle) {
+        const double other = absolute_value(straight - circle.period);
+        const bool round = other < straight;
+        // Numbers of other types are seldom so near that rounding could matter on a line.
+        const bool exact = kKind == Kind::f64 && !round;
+        return {round ? other : straight, exact ? 0 : circle.period * kDoubtOfPeriod, round};
+    }
+    [[nodiscard]] static __device__ Way any_turns(double difference, const Circle& circle) {
         constexpr double integers = 0x1.8p52;  // added and taken away, it rounds to them
         const double quotient = difference * circle.inverse;
         const double turns = (quotient + integers) - integers;
@@ -453,7 +357,9 @@ class Warp {
             const double other = distance_on_circle(difference, turns + copysign(1.0, past), circle.period);
             if (other < distance) distance = other;
         }
-        return {distance, absolute_value(quotient) < 0x1p20 && absolute_value(difference) > 0x1p-900};
+        const double straight = absolute_value(difference);
+        const bool trusted = absolute_value(quotient) < 0x1p20 && straight > 0x1p-900;
+        return {distance, trusted ? straight * kRoundings : kInfiniteDistance, distance < straight};
     }
 
     // A value of a floating-point type, as one of its width whose bits are those of the type, or
@@ -486,8 +392,11 @@ class Warp {
         std::uint32_t counts[kBlocks] = {};
         std::uint32_t counts_over[kBlocks] = {};
         std::uint32_t slots = 0;  // of the distances, where they have any
+        bool on_line = true;      // the same in all lanes
         bool undecided = false;
         bool candidate = false;
+        bool round = false;    // some pair is nearer round its circle
+        bool farther = false;  // some pair may be more than one turn apart
 
         [[nodiscard]] __device__ bool outside() const {
             if constexpr (!kFloats) return (slots & kOutlierBits) != 0;
@@ -497,14 +406,6 @@ class Warp {
                 any |= counts[i];
             return any >= kOutsideCounters;
         }
-        // Whether some distance has a counter.
-        [[nodiscard]] __device__ bool inside() const {
-            std::uint32_t any = 0;
-#pragma unroll
-            for (unsigned i = 0; i < kBlocks; ++i)
-                any |= counts[i];
-            return (kFloats ? any & (kOutsideCounters - 1) : any) != 0;
-        }
         [[nodiscard]] __device__ bool differs() const {
             std::uint32_t any = 0;
 #pragma unroll
@@ -513,34 +414,19 @@ class Warp {
             return any != 0;
         }
     };
+    enum class Turns : std::uint8_t { none, one, any };  // round circles
     // What a look is for. absolute: the tolerance has no relative part, and no d that was rounded
     // equals it, unless of float64. two_bounds: pairs that differ may have another largest quotient
-    // than all. verdicts: some pair may differ. steps: numbers few steps apart do not.
+    // than all. verdicts: some pair may differ. steps: numbers few steps apart do not. one_circle:
+    // all pairs lie on the same.
     struct LookFor {
         bool absolute = false;
         bool two_bounds = true;
         bool verdicts = true;
         bool steps = false;
+        Turns turns = Turns::none;
+        bool one_circle = false;
     };
-    // One pair of a block, at this distance.
-    template <LookFor kFor>
-    __device__ void look_at(Value a, Value b, double magnitude, double distance, bool differs, unsigned block,
-                            Found& f) const {
-        f.candidate |= distance > distance_bound_;
-        // d / |a| rounded is above a number if d lies above the product: rounding keeps order here,
-        // too.
-        f.candidate |= fma(-quotient_bound_, magnitude, distance) > 0;
-        f.sum = fma(distance, distance, f.sum);
-        const std::uint32_t one = counter_of(a, b, distance, &f.slots);
-        f.counts[block] += one;
-        if constexpr (!kFor.verdicts) return;
-        if (differs) {
-            f.sum_different = fma(distance, distance, f.sum_different);
-            f.counts_over[block] += one;
-        }
-        if constexpr (kFor.two_bounds)
-            f.candidate |= differs & fma(-different_bound_, magnitude, distance) > 0;
-    }
     // What a pair may be apart: rounded once.
     template <bool kAbsolute>
     [[nodiscard]] __device__ double allowed_for(double magnitude) const {
@@ -556,10 +442,65 @@ class Warp {
         }
         decode<kKind>(words_b, block, scalar(), b, beyond);
     }
-    // All pairs, on a line. first: as decode_block() takes it.
+    template <bool kOnLine>
+    [[nodiscard]] __device__ std::uint32_t counter_of(Value a, Value b, double distance,
+                                                      std::uint32_t* slots) const {
+        if constexpr (kFloats) {
+            return counters_.of_floats(distance, kOnLine ? __fsub_rz(a, b) : __double2float_rz(distance));
+        } else {
+            return counters_.of_doubles(distance, slots);
+        }
+    }
+    // One pair of a block. circle: with turns only.
     template <LookFor kFor>
-    __device__ void look(const Pairs& first, const Words<kKind>& words_a, const Words<kKind>& words_b,
-                         Found& f, bool* beyond) const {
+    __device__ void look_at(Value a, Value b, const Circle& circle, unsigned block, Found& f) const {
+        constexpr bool on_line = kFor.turns == Turns::none;
+        const auto x = static_cast<double>(a);
+        const double magnitude = absolute_value(x);
+        const double difference = x - static_cast<double>(b);
+        double distance = absolute_value(difference);
+        Way way{};
+        if constexpr (!on_line) {
+            f.farther |= distance > circle.one_turn;
+            way = kFor.turns == Turns::one ? one_turn(distance, circle) : any_turns(difference, circle);
+            f.round |= way.round;
+            distance = way.distance;
+        }
+        // Denormal numbers: neither counters nor products hold them.
+        if constexpr (kKind == Kind::f64) f.undecided |= distance != 0 & distance < 0x1p-1000;
+        f.candidate |= distance > distance_bound_;
+        // d / |a| rounded is above a number if d lies above the product: rounding keeps order here,
+        // too.
+        f.candidate |= fma(-quotient_bound_, magnitude, distance) > 0;
+        f.sum = fma(distance, distance, f.sum);
+        const std::uint32_t one = counter_of<on_line>(a, b, distance, &f.slots);
+        f.counts[block] += one;
+        if constexpr (!kFor.verdicts) return;
+        const double allowed = allowed_for<kFor.absolute>(magnitude);
+        // Rounding keeps order, and `allowed` is rounded once: on a line, only d = allowed leaves a
+        // doubt.
+        if constexpr (!on_line) {
+            f.undecided |= difference != 0 & !(absolute_value(distance - allowed) > way.doubt);
+        } else if constexpr (kKind == Kind::f64) {
+            f.undecided |= distance != 0 & distance == allowed;
+        } else if constexpr (!kFor.absolute) {
+            f.undecided |= distance == allowed;
+        }
+        bool differs = distance > allowed;
+        if constexpr (kFor.steps) differs &= far_enough(a, b);  // & and no branch
+        if (differs) {
+            f.sum_different = fma(distance, distance, f.sum_different);
+            f.counts_over[block] += one;
+        }
+        if constexpr (kFor.two_bounds)
+            f.candidate |= differs & fma(-different_bound_, magnitude, distance) > 0;
+    }
+    // All pairs. first: as decode_block() takes it. ring: with turns only.
+    template <LookFor kFor>
+    __device__ void look(const Group& g, const Ring& ring, const Pairs& first, const Words<kKind>& words_a,
+                         const Words<kKind>& words_b, Found& f, bool* beyond) const {
+        Circle circle{};
+        if constexpr (kFor.one_circle) circle = circle_of(ring, 0);
 #pragma unroll
         for (unsigned block = 0; block < kBlocks; ++block) {
             Pairs a;
@@ -567,25 +508,22 @@ class Warp {
             decode_block(first, words_a, words_b, block, a, b, beyond);
 #pragma unroll
             for (unsigned p = 0; p < kBlock<kKind>; ++p) {
-                const auto x = static_cast<double>(a[p]);
-                const double magnitude = absolute_value(x);
-                const double distance = absolute_value(x - static_cast<double>(b[p]));
-                // Denormal numbers: neither counters nor products hold them.
-                if constexpr (kKind == Kind::f64) f.undecided |= distance != 0 & distance < 0x1p-1000;
-                bool differs = false;
-                if constexpr (kFor.verdicts) {
-                    // Rounding keeps order, and `allowed` is rounded once: only d = allowed leaves
-                    // a doubt.
-                    const double allowed = allowed_for<kFor.absolute>(magnitude);
-                    if constexpr (kKind == Kind::f64) {
-                        f.undecided |= distance != 0 & distance == allowed;
-                    } else if constexpr (!kFor.absolute) {
-                        f.undecided |= distance == allowed;
-                    }
-                    differs = distance > allowed;
-                    if constexpr (kFor.steps) differs &= far_enough(a[p], b[p]);  // & and no branch
-                }
-                look_at<kFor>(a[p], b[p], magnitude, distance, differs, block, f);
+                if constexpr (kFor.turns != Turns::none && !kFor.one_circle)
+                    circle = circle_of(ring, place_of(g, block * kBlock<kKind> + p));
+                look_at<kFor>(a[p], b[p], circle, block, f);
+            }
+        }
+    }
+    // The same, pair after pair: what any turns need would take registers from all groups.
+    __device__ void look_any_turns(const Group& g, const Ring& ring, Found& f) const {
+        constexpr LookFor any_turns_and_steps{.steps = true, .turns = Turns::any};
+#pragma unroll
+        for (unsigned block = 0; block < kBlocks; ++block) {
+#pragma unroll 1
+            for (unsigned p = 0; p < kBlock<kKind>; ++p) {
+                const unsigned pair = block * kBlock<kKind> + p;
+                const Two two = pair_at(g, pair);
+                look_at<any_turns_and_steps>(two.a, two.b, circle_of(ring, place_of(g, pair)), block, f);
             }
         }
     }
@@ -593,9 +531,11 @@ class Warp {
     template <bool kAbsolute>
     [[nodiscard]] __device__ bool in_doubt(const Group& g) const {
         bool doubt = false;
-        each_pair(g, [&](Value a, Value b) {
-            const auto x = static_cast<double>(a);
-            const auto y = static_cast<double>(b);
+#pragma unroll 1
+        for (unsigned pair = 0; pair < kPairs; ++pair) {
+            const Two two = pair_at(g, pair);
+            const auto x = static_cast<double>(two.a);
+            const auto y = static_cast<double>(two.b);
             const double difference = x - y;
             const double distance = absolute_value(difference);
             // What rounding took from the difference (Knuth's two-sum).
@@ -603,18 +543,59 @@ class Warp {
             const double lost = (x - (difference - back)) - (y + back);
             const bool tie = distance == allowed_for<kAbsolute>(absolute_value(x));
             doubt |= distance != 0 & ((tie & (!kAbsolute | lost != 0)) | distance < 0x1p-1000);
-        });
+        }
         return doubt;
     }
-    // For what is rare: the lane's pairs once more; zeros where there are none. If their values
-    // were kept for it, they would take registers from all groups.
-    template <class Take>
-    __device__ void each_pair(const Group& g, const Take& take) const {
-        const std::size_t offset = std::size_t{g.number} * (kGroup * bytes());
+    // For what is rare: one of the lane's pairs once more; zeros where there is none. If values were
+    // kept for it, they would take registers from all groups.
+    struct Two {
+        Value a;
+        Value b;
+    };
+    [[nodiscard]] __device__ Two pair_at(const Group& g, unsigned pair) const {
+        std::uint64_t bits[2] = {0, 0};
+        const unsigned each = sizeof(uint4) / bytes();
+        const unsigned place = place_of(g, pair);
+#pragma unroll
+        for (unsigned which = 0; which < 2; ++which) {
+            if (g.stage != 0) {
+                const std::uint32_t at = word_address(g.stage, which, pair / each) + pair % each * bytes();
+                bits[which] = bits_in_shared(at, bytes());
+            } else if (place < g.n) {
+                const std::byte* run = which == 0 ? state_.a : state_.b;
+                bits[which] = word_at(run + (std::size_t{g.number} * kGroup + place) * bytes(), bytes());
+            }
+        }
+        return {value_of<kKind>(bits[0], scalar()), value_of<kKind>(bits[1], scalar())};
+    }
+    // Of such a pair, which is ordinary.
+    struct Measures {
+        double magnitude;
+        double distance;
+        bool differs;
+    };
+    [[nodiscard]] __device__ Measures measures_of(const Group& g, const Ring& ring, unsigned pair) const {
+        const Two two = pair_at(g, pair);
+        const auto x = static_cast<double>(two.a);
+        const double difference = x - static_cast<double>(two.b);
+        Measures m{absolute_value(x), absolute_value(difference), false};
+        if constexpr (kRule == Rule::circles) {
+            // (The inverse of a tiny period is infinite.)
+            if (difference != 0)
+                m.distance = any_turns(difference, circle_of(ring, place_of(g, pair))).distance;
+        }
+        m.differs = m.distance > allowed_for<false>(m.magnitude);
+        if constexpr (kRule != Rule::plain) m.differs = m.differs && far_enough(two.a, two.b);
+        return m;
+    }
+    // Of which pairs the distance on a line has no counter.
+    [[nodiscard]] __device__ unsigned outside_on_line(const Group& g) const {
+        unsigned pairs = 0;
         Words<kKind> words[2];
 #pragma unroll
         for (unsigned which = 0; which < 2; ++which) {
             const std::byte* run = which == 0 ? state_.a : state_.b;
+            const std::size_t offset = std::size_t{g.number} * (kGroup * bytes());
             words[which] = g.stage != 0 ? staged(g.stage, which)
                                         : load_singly<kKind>(run + offset, g.n, lane_, scalar());
         }
@@ -626,49 +607,18 @@ class Warp {
             decode<kKind>(words[0], block, scalar(), a, &beyond);
             decode<kKind>(words[1], block, scalar(), b, &beyond);
 #pragma unroll
-            for (unsigned p = 0; p < kBlock<kKind>; ++p)
-                take(a[p], b[p]);
+            for (unsigned p = 0; p < kBlock<kKind>; ++p) {
+                const double distance = absolute_value(static_cast<double>(a[p]) - static_cast<double>(b[p]));
+                std::uint32_t slots = 0;
+                const std::uint32_t one = counter_of<true>(a[p], b[p], distance, &slots);
+                const bool outside = kFloats ? one >= kOutsideCounters : (slots & kOutlierBits) != 0;
+                if (outside) pairs |= 1U << (block * kBlock<kKind> + p);
+            }
         }
-    }
-
-    // A block of pairs, on their circles.
-    __device__ void look_around(const Group& g, const Ring& ring, unsigned block, Found& f) const {
-        Pairs a;
-        Pairs b;
-#pragma unroll
-        for (unsigned p = 0; p < kBlock<kKind>; ++p) {
-            const unsigned place = (block * kBlock<kKind> + p) * kLanes + lane_;
-            a[p] = place < g.n ? value_at(state_.a, g, place) : 0;
-            b[p] = place < g.n ? value_at(state_.b, g, place) : 0;
-        }
-#pragma unroll
-        for (unsigned p = 0; p < kBlock<kKind>; ++p) {
-            const unsigned place = (block * kBlock<kKind> + p) * kLanes + lane_;
-            const auto x = static_cast<double>(a[p]);
-            const double magnitude = absolute_value(x);
-            const double difference = x - static_cast<double>(b[p]);
-            const double allowed = allowed_for<false>(magnitude);
-            const Round round = shorter_way(difference, circle_of(ring, place));
-            const double distance = round.distance;
-            const double beside = absolute_value(distance - allowed);
-            const bool decided = round.trusted & beside > absolute_value(difference) * kRoundings;
-            f.undecided |= difference != 0 & !decided;
-            f.undecided |= distance != 0 & distance < 0x1p-1000;
-            const bool differs = distance > allowed & far_enough(a[p], b[p]);
-            look_at<LookFor{}>(a[p], b[p], magnitude, distance, differs, block, f);
-        }
+        return pairs;
     }
 
     // ---- one group ----
-
-    // Whether some pair may be nearer round its circle: if none is, no square of a distance comes
-    // to that of half-way round. If so, the group is left for the next kernel.
-    [[nodiscard]] __device__ bool left_over(const Group& g, const Found& f) {
-        if (work_.measured.left == nullptr || !warp::any(!(f.sum < work_.measured.near_squared)))
-            return false;
-        left_ |= 1ULL << g.number;
-        return true;
-    }
 
     // Whether some pair may be far enough apart to differ; surely not, if not.
     [[nodiscard]] __device__ bool may_be_far(const Pairs& first, const Words<kKind>& words_a,
@@ -699,30 +649,31 @@ class Warp {
             // Most groups have no pair that differs by one part of the rule: the other one is not
             // worked out for them.
             if (work_.measured.ulps == Measure::kNoUlps) {
-                look<LookFor{}>(first, words_a, words_b, f, beyond);
+                look<LookFor{}>(g, {}, first, words_a, words_b, f, beyond);
             } else if (work_.measured.quick_far && !warp::any(may_be_far(first, words_a, words_b))) {
-                look<LookFor{.two_bounds = false, .verdicts = false}>(first, words_a, words_b, f, beyond);
+                look<LookFor{.two_bounds = false, .verdicts = false}>(g, {}, first, words_a, words_b, f,
+                                                                      beyond);
             } else {
                 // (Pairs without a counter are in this sum only.)
                 const auto some_differ = [&] { return warp::any(f.differs() || f.sum_different != 0); };
                 if ((work_.atol != 0 || work_.rtol != 0) && !differed_) {
-                    look<LookFor{}>(first, words_a, words_b, f, beyond);
+                    look<LookFor{}>(g, {}, first, words_a, words_b, f, beyond);
                     differed_ = some_differ();
                 } else {
                     differed_ = true;
                 }
                 if (differed_) {
                     f = Found{};
-                    look<LookFor{.steps = true}>(first, words_a, words_b, f, beyond);
+                    look<LookFor{.steps = true}>(g, {}, first, words_a, words_b, f, beyond);
                     differed_ = some_differ();
                 }
             }
         } else if (!work_.absolute) {
-            look<LookFor{}>(first, words_a, words_b, f, beyond);
+            look<LookFor{}>(g, {}, first, words_a, words_b, f, beyond);
         } else if (different_bound_ == quotient_bound_) {
-            look<LookFor{.absolute = true, .two_bounds = false}>(first, words_a, words_b, f, beyond);
+            look<LookFor{.absolute = true, .two_bounds = false}>(g, {}, first, words_a, words_b, f, beyond);
         } else {
-            look<LookFor{.absolute = true}>(first, words_a, words_b, f, beyond);
+            look<LookFor{.absolute = true}>(g, {}, first, words_a, words_b, f, beyond);
         }
         if (warp::any(f.undecided)) {
             const bool absolute = kRule == Rule::plain && work_.absolute;
@@ -730,10 +681,47 @@ class Warp {
         }
         return f;
     }
+    // Begins as the group before ended.
+    [[nodiscard]] __device__ Found look_round(const Group& g, const Ring& ring, const Pairs& first,
+                                              const Words<kKind>& words_a, const Words<kKind>& words_b,
+                                              bool* beyond) {
+        Found f;
+        if (turns_ == Turns::none) {
+            f = look_on_line(g, first, words_a, words_b, beyond);
+            // No square of a distance comes to that of half-way round.
+            if (!warp::any(!(f.sum < work_.measured.near_squared))) return f;
+            turns_ = Turns::one;
+        }
+        const auto next = [&] {
+            turns_ = warp::any(f.farther) ? Turns::any : warp::any(f.round) ? Turns::one : Turns::none;
+        };
+        if (turns_ == Turns::one) {
+            f = Found{};
+            constexpr LookFor one{.turns = Turns::one, .one_circle = true};
+            constexpr LookFor one_and_steps{.steps = true, .turns = Turns::one, .one_circle = true};
+            constexpr LookFor each{.steps = true, .turns = Turns::one};
+            if (ring.cycles) {
+                look<each>(g, ring, first, words_a, words_b, f, beyond);
+            } else if (work_.measured.ulps == Measure::kNoUlps) {
+                look<one>(g, ring, first, words_a, words_b, f, beyond);
+            } else {
+                look<one_and_steps>(g, ring, first, words_a, words_b, f, beyond);
+            }
+            next();
+        }
+        if (turns_ == Turns::any) {
+            f = Found{};
+            look_any_turns(g, ring, f);
+            next();
+        }
+        f.undecided |= ring.mixed;
+        f.on_line = false;
+        return f;
+    }
     __device__ void group(const Group& g, const Words<kKind>& words_a, const Words<kKind>& words_b) {
         bool beyond = false;
         Pairs first;
-        if constexpr (kPairs == 16) {
+        if constexpr (kShort) {
             packed_top_ = packed_largest<kKind>(packed_top_, words_a, scalar());
         } else {
             decode<kKind>(words_a, 0, scalar(), first, &beyond);
@@ -744,63 +732,64 @@ class Warp {
         for (unsigned i = 0; i < Stored<kKind>::kWords; ++i)
             apart |= words_a.word[i] ^ words_b.word[i];
         if (!warp::any(apart != 0) && work_.nan_equal) return;
-        if constexpr (kPairs == 16) decode<kKind>(words_a, 0, scalar(), first, &beyond);
-        const Found f = look_on_line(g, first, words_a, words_b, &beyond);
-        if constexpr (kRule == Rule::measured) {
-            if (left_over(g, f)) return;
+        if constexpr (kShort) decode<kKind>(words_a, 0, scalar(), first, &beyond);
+        if constexpr (kRule == Rule::circles) {
+            const Ring ring = ring_of(g);
+            conclude(g, look_round(g, ring, first, words_a, words_b, &beyond), beyond, ring);
+        } else {
+            conclude(g, look_on_line(g, first, words_a, words_b, &beyond), beyond, {});
         }
+    }
+    __device__ void conclude(const Group& g, const Found& f, bool beyond, const Ring& ring) {
         const bool differs = f.differs();
         // | and &: no branches.
         const bool trouble = f.undecided | beyond | !(f.sum < kInfiniteDistance) | work_.exactly;
         if (warp::any(trouble | f.candidate | f.outside() | (differs & each_counts_))) {
-            take(g, f, warp::any(trouble), [&](Outliers& found) {
-                each_pair(g, [&](Value a, Value b) { count_outlier(distance_of(a, b), found); });
-            });
+            take(g, f, warp::any(trouble), ring);
         } else {
             keep(f);
             if (differs) marks_ |= 1ULL << g.number;
         }
     }
-    // Keeps what a look found. count_outside(found): counts the distances that have no counter.
-    template <class CountOutside>
-    __device__ void take(const Group& g, const Found& f, bool trouble, const CountOutside& count_outside) {
+    // Keeps what a look found.
+    __device__ void take(const Group& g, const Found& f, bool trouble, const Ring& ring) {
         bool candidate = f.candidate;
         if (!trouble) {
             keep(f);
-            const unsigned outliers = warp::ballot(f.outside());
             bool differs = f.differs();
-            if (outliers != 0) {
-                Outliers found;
-                count_outside(found);
-                warp::sync();
-                differs |= found.differs;
-                if (wants_base(outliers, f)) move_base(found);
+            if (warp::any(f.outside())) {
+                unsigned pairs = f.on_line ? outside_on_line(g) : (1U << kPairs) - 1;
+#pragma unroll 1
+                for (; pairs != 0; pairs &= pairs - 1) {
+                    const auto pair = static_cast<unsigned>(__ffs(static_cast<int>(pairs)) - 1);
+                    const Measures m = measures_of(g, ring, pair);
+                    if (counters_.count_outlier(m.distance, m.differs)) differs |= m.differs;
+                }
+                counters_.choose_base();
             }
-            if (warp::any(differs)) {
-                candidate |= seeking_ && differs;
-                mark_chunks(g);
-            }
+            if (warp::any(differs)) mark_chunks(g);
+            if (warp::any(candidate)) candidate = has_new_maximum(g, ring);
+            candidate |= seeking_ && differs;
         }
         if (warp::any(trouble || candidate)) one_by_one(g, trouble);
     }
-    __device__ void group_around(const Group& g) {
-        const Ring ring = ring_of(g);
-        Found f;
-        f.undecided = ring.mixed;
-#pragma unroll
-        for (unsigned block = 0; block < kBlocks; ++block)
-            look_around(g, ring, block, f);
-        const bool trouble = warp::any(f.undecided || !(f.sum < kInfiniteDistance)) || work_.exactly;
-        take(g, f, trouble, [&](Outliers& found) {
+    // Looks only find that some pair may be above the bounds.
+    [[nodiscard]] __device__ bool has_new_maximum(const Group& g, const Ring& ring) const {
+        bool above = false;
 #pragma unroll 1
-            for (unsigned i = lane_; i < g.n; i += kLanes)
-                count_outlier(distance_around(ring, g, i), found);
-        });
+        for (unsigned pair = 0; pair < kPairs; ++pair) {
+            const Measures m = measures_of(g, ring, pair);
+            if (m.distance == 0) continue;
+            const double quotient = m.magnitude == 0 ? kInfiniteDistance : m.distance / m.magnitude;
+            above |= m.distance > distance_bound_ || quotient > quotient_bound_ ||
+                     (m.differs && quotient > different_bound_);
+        }
+        return above;
     }
     __device__ void keep(const Found& f) {
         sum_ += f.sum;
         sum_different_ += f.sum_different;
-        count(f.counts, f.counts_over);
+        counters_.count(f.counts, f.counts_over);
     }
 
     // ---- the largest |a| ----
@@ -825,28 +814,6 @@ class Warp {
             }
         }
     }
-    struct Distance {
-        double distance;
-        bool differs;
-    };
-    // The distance of an ordinary pair, and whether it differs.
-    [[nodiscard]] __device__ Distance distance_of(Value a, Value b) const {
-        const auto x = static_cast<double>(a);
-        const double distance = absolute_value(x - static_cast<double>(b));
-        bool differs = distance > fma(absolute_value(x), work_.rtol, work_.least_atol);
-        if constexpr (kRule != Rule::plain) differs = differs && far_enough(a, b);
-        return {distance, differs};
-    }
-    [[nodiscard]] __device__ Distance distance_around(const Ring& ring, const Group& g,
-                                                      unsigned place) const {
-        const Value a = value_at(state_.a, g, place);
-        const Value b = value_at(state_.b, g, place);
-        const auto x = static_cast<double>(a);
-        const double distance = shorter_way(x - static_cast<double>(b), circle_of(ring, place)).distance;
-        return {distance,
-                distance > fma(absolute_value(x), work_.rtol, work_.least_atol) && far_enough(a, b)};
-    }
-
     // Some pair of the group differs. Where chunks are made of whole groups, put_marks() says so
     // for the tile.
     __device__ void mark_chunks(const Group& g) {
@@ -879,48 +846,6 @@ class Warp {
         work_.chunk_differs[state_.chunk + chunks] = 1;
     }
 
-    // Those distances that have no counters in registers.
-    struct Outliers {
-        std::uint32_t highest = 0;
-        bool differs = false;  // one of them does
-    };
-    __device__ void count_outlier(const Distance& d, Outliers& found) {
-        if (d.distance == 0) return;
-        const std::uint32_t at = bin(d.distance);
-        found.highest = at > found.highest ? at : found.highest;
-        // Floats: a distance below any normal one has no counter, whatever its bin.
-        const bool has_none = kFloats && d.distance < 0x1p-126;
-        if (at - base_slot_ / 4 < kCounters && !has_none) return;
-        atomicAdd(&shared_.all[at], 1U);
-        if (!d.differs) return;
-        atomicAdd(&shared_.over[at], 1U);
-        found.differs = true;
-    }
-    // Many distances have no counter, or most of them.
-    [[nodiscard]] __device__ bool wants_base(unsigned outliers, const Found& f) const {
-        const int lanes = __popc(outliers);
-        return lanes >= static_cast<int>(kManyLanes) || lanes > __popc(warp::ballot(f.inside()));
-    }
-    // Room for one decade above what is highest now, which groups often have in a few lanes.
-    __device__ void move_base(const Outliers& found) {
-        const std::uint32_t highest = warp::largest(found.highest);
-        constexpr std::uint32_t below = kCounters - 2;
-        const std::uint32_t base = highest > below ? 4 * (highest - below) : 4;
-        if (base == base_slot_) return;
-        flush();
-        set_base(base);
-    }
-
-    [[nodiscard]] __device__ Value value_at(const std::byte* run, const Group& g, unsigned place) const {
-        const std::uint64_t bits = word_at(run + (std::size_t{g.number} * kGroup + place) * bytes(), bytes());
-        if constexpr (kKind == Kind::f64) {
-            return as_double(bits);
-        } else if constexpr (kKind == Kind::f32) {
-            return float_of(static_cast<std::uint32_t>(bits));
-        } else {
-            return from_narrow(static_cast<std::uint32_t>(bits), scalar());
-        }
-    }
     // One pair of a group from memory, by the reference.
     [[nodiscard]] __device__ ExactPair pair_of(const Group& g, unsigned place) const {
         const DifferenceRule rule{{work_.atol, work_.rtol}, work_.nan_equal};
@@ -928,9 +853,9 @@ class Warp {
         double period = 0;
         std::uint64_t ulps = 0;
         if constexpr (kRule != Rule::plain) ulps = work_.measured.ulps;
-        if constexpr (kRule == Rule::around) {
-            const std::uint64_t scalar = state_.index + g.number * kGroup + place;
+        if constexpr (kRule == Rule::circles) {
             const Measured& m = work_.measured;
+            const std::uint64_t scalar = state_.index + g.number * kGroup + place;
             period = shared_.circles[scalar / m.component_stride % m.components].period;
         }
         return exact_pair<kKind, kRule>(word_at(state_.a + from, bytes()), word_at(state_.b + from, bytes()),
@@ -960,11 +885,10 @@ class Warp {
                 first = at < first ? at : first;
             }
             if (!everything) continue;
-            const std::uint32_t decade = distance == 0 ? 0 : bin(distance);  // 0: rounded to it
-            atomicAdd(&shared_.all[decade], 1U);
+            // (0: rounded to it.)
+            counters_.count_at(distance == 0 ? 0 : bin(distance), exact.pair.differs);
             if (!infinite) sum_ += distance * distance;
             if (!exact.pair.differs) continue;
-            atomicAdd(&shared_.over[decade], 1U);
             if (!infinite) sum_different_ += distance * distance;
             differs = true;
             if (!work_.whole_groups) mark_chunk(g, i);
@@ -979,27 +903,22 @@ class Warp {
     Shared<kKind>& shared_;
     WarpState& state_;
     std::uint32_t stage_at_;  // of the lane's words in the warp's first stage
-    typename Shared<kKind>::Bin (&bins_)[Shared<kKind>::kBins];
-    std::uint32_t bins_at_;
+    Counters<kKind> counters_;
     unsigned lane_;
     // One a lane.
     Value top_ = 0;
     std::uint32_t packed_top_ = 0;
     double sum_ = 0;
     double sum_different_ = 0;
-    std::uint32_t all_[2] = {};
-    std::uint32_t over_[2] = {};
     std::uint64_t marks_ = 0;  // groups of the tile in which some lane has a pair that differs
     // The same in all lanes.
     double distance_bound_ = 0;
     double quotient_bound_ = 0;
     double different_bound_ = 0;
-    std::uint32_t base_slot_ = 4;
-    std::uint32_t pending_ = 0;
     bool seeking_ = false;      // the tile may hold the first pair that differs
     bool each_counts_ = false;  // a pair that differs wants more than its group's mark
     bool differed_ = false;     // by both parts of a rule with steps, in the last group looked at so
-    std::uint64_t left_ = 0;    // groups of the tile that are left for Rule::around
+    Turns turns_ = Turns::none;
 };
 
 }  // namespace

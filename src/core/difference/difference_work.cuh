@@ -24,8 +24,6 @@ constexpr unsigned kLeastStages = 2;
 constexpr unsigned kMostStages = 4;
 constexpr unsigned kTileGroups = 64;   // as many as marks_ has bits; more: fewer starts
 constexpr unsigned kMostPending = 31;  // blocks of up to 8 pairs a lane whose counts fit 8 bits
-// The base moves if this many lanes have distances beyond the counters.
-constexpr unsigned kManyLanes = 8;
 constexpr unsigned kFinishThreads = 256;
 constexpr unsigned kPairThreads = 256;  // that sum up one of many pairs
 constexpr unsigned kSharesEach = 32;    // of many pairs, a block
@@ -89,10 +87,11 @@ struct Totals {
     Count64 over[kHistogramBins];
 };
 
-// One circle that values lie on; on a line: 0 and 0.
+// One circle that values lie on; on a line: 0, 0 and infinity.
 struct alignas(16) Circle {
     double period;
     double inverse;
+    double one_turn;  // values farther apart may be more than one turn apart
 };
 
 // Measure, as the kernels take it.
@@ -103,7 +102,6 @@ struct Measured {
     bool quick_far;  // bits of two signs are farther apart than quick_offset, either way round
     // Sums of squares below it: all distances are the shorter way on every circle.
     double near_squared;
-    Count64* left;  // of each tile: groups for Rule::around; null: there are no circles
     double period[Measure::kMostComponents];
     std::uint32_t components;
     std::uint32_t reciprocal;  // of components, times 2^32, rounded up
