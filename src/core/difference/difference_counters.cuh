@@ -42,9 +42,9 @@ class Counters {
         set_base(1);
     }
 
-    // The counter of a distance of floats: 1 in its 4 bits, or kOutsideCounters if it has none; 0 of
-    // 0. rounded: the distance, or what it was rounded from, as a float and rounded to zero, so that
-    // it keeps its binade.
+    // The counter of a distance of floats: 1 in its 4 bits, or kOutsideCounters if it has none; 0
+    // of 0. rounded: the distance, or what it was rounded from, as a float and rounded to zero, so
+    // that it keeps its binade.
     [[nodiscard]] __device__ std::uint32_t of_floats(double distance, float rounded) const {
 #if defined(__CUDA_ARCH__)
         // In one load, at an address without an addition: the table lies at a multiple of its size.

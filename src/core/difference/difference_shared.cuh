@@ -24,8 +24,8 @@ struct WarpState {
     std::uint64_t before;
     std::uint32_t component;       // of its first scalar
     std::uint64_t component_left;  // scalars until another one, where components do not take turns
-    // Of the counters, likewise: the first one's bin; looks for another one, and groups with outliers
-    // until the next.
+    // Of the counters, likewise: the first one's bin; looks for another one, and groups with
+    // outliers until the next.
     std::uint32_t base;
     std::uint32_t looks;
     std::uint32_t wait;

@@ -3,7 +3,8 @@
 //
 // for each tile of 64 groups, for each group of 32 lanes x 4, 8 or 16 pairs:
 //     bits of a and b the same  -> only the largest |a| is kept
-//     otherwise for each pair   -> d = |a - b| and verdict by float64; sums; a counter of d's decade
+//     otherwise for each pair   -> d = |a - b| and verdict by float64; sums; a counter of d's
+//                                  decade
 //     what is rare leaves the loop, all lanes together: NaN, infinities, verdicts that rounding
 //     could decide (the whole group is done anew, by compare_pair), new maxima, decades beyond the
 //     counters
@@ -546,8 +547,8 @@ class Warp {
         }
         return doubt;
     }
-    // For what is rare: one of the lane's pairs once more; zeros where there is none. If values were
-    // kept for it, they would take registers from all groups.
+    // For what is rare: one of the lane's pairs once more; zeros where there is none. If values
+    // were kept for it, they would take registers from all groups.
     struct Two {
         Value a;
         Value b;
