@@ -33,7 +33,8 @@ def text_of(what: Any, in_sets: tuple[type, ...] = ()) -> str | None:
         return f"{{{', '.join(sorted(map(repr, what)))}}}" if is_plain else None
     if isinstance(what, np.generic):
         kind = what.dtype.newbyteorder("=")
-        return f"{kind.str} {what}" if kind.kind in "biufcmM" else None
+        # (A format would round a longdouble to float64.)
+        return f"{kind.str} {what!s}" if kind.kind in "biufcmM" else None
     if type(what) is not np.ndarray or what.dtype.kind not in "biufcmMSU":
         return None
     kind = what.dtype.newbyteorder("=")

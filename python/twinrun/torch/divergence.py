@@ -30,6 +30,7 @@ class Divergence:
     ) -> None:
         self._reference, self._action, self._problems = reference, action, problems
         self._first: Origin | None = None
+        self._told = False  # that an iteration was not compared
         self._mark = StopMark.of_the_job() if action == "stop" else None
 
     def find(self, iteration: int, writer: EventWriter) -> Origin | None:
@@ -40,6 +41,14 @@ class Divergence:
             return self._reference.first(iteration, *writer.events())
         except Incomparable as e:
             self._problems.append(f"iteration {iteration}: {e}")
+            if not self._told:
+                self._told = True
+                warnings.warn(
+                    f"twinrun: iteration {iteration} was not compared with its reference: {e}. Others that are not are "
+                    "among the trace's problems",
+                    RuntimeWarning,
+                    stacklevel=6,
+                )
             return None
 
     def remember(self, found: Origin | None) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from .guard import Guard
 from .model import Owner, Owners
+from .modes import sees_functions
 from .position import Position
 from .recorder import Recorder
 
@@ -51,16 +52,18 @@ class ParameterGradients:
 
     def _accumulated(self, path: str, name: str, operation: str, p: torch.nn.Parameter) -> None:
         """A gradient is summed up. path, name: of the parameter. operation: what its event is called."""
-        if not self._guard.records() or (gradient := p.grad) is None:
+        if not self._guard.records():
             return
-        self.seen.add(name)
         what = "a gradient of a parameter"
-        if self._recorder.is_light((gradient,)):
-            self._guard.light(what, self._see, path, name, operation, gradient)
+        if not sees_functions() and self._recorder.is_light((p.grad,)):
+            self._guard.light(what, self._see, path, name, operation, p)
             return
         with self._guard.work(what):
-            self._see(path, name, operation, gradient)
+            self._see(path, name, operation, p)
 
-    def _see(self, path: str, name: str, operation: str, gradient: torch.Tensor) -> None:
+    def _see(self, path: str, name: str, operation: str, p: torch.nn.Parameter) -> None:
+        if (gradient := p.grad) is None:
+            return
+        self.seen.add(name)
         event = self._recorder.event("backward", path, "", operation, self._position.new_call())
         self._recorder.see(event, name, gradient, out=True, role="gradient")

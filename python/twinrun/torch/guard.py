@@ -14,7 +14,7 @@ import torch
 from ..trace.online import TraceDiverged
 from .graph_capture import capturing, refuse_graph_capture
 from .iterations import Iterations
-from .modes import no_modes, sees_operations
+from .modes import no_functions, no_modes, sees_functions, sees_operations
 from .position import Position
 from .replicas import ReplicasDiffer
 
@@ -31,7 +31,7 @@ class _Work:
     longer. what: None where errors are the caller's; parts are joined where there is an error.
     """
 
-    __slots__ = ("_guard", "_had_gradients", "_modes", "_what")
+    __slots__ = ("_functions", "_guard", "_had_gradients", "_modes", "_what")
 
     def __init__(self, guard: Guard, what: str | tuple[str, str] | None) -> None:
         self._guard, self._what = guard, what
@@ -41,7 +41,10 @@ class _Work:
         guard.lock.acquire()
         guard.thread.inside = True
         try:
-            self._modes = None
+            self._modes = self._functions = None
+            if sees_functions():
+                self._functions = no_functions()
+                self._functions.__enter__()
             if sees_operations(guard.own_mode):  # in most trainings nothing does, and contexts take time
                 self._modes = no_modes()
                 self._modes.__enter__()
@@ -60,6 +63,8 @@ class _Work:
                 _set_gradients(self._had_gradients)
             if self._modes is not None:
                 self._modes.__exit__(None, None, None)
+            if self._functions is not None:
+                self._functions.__exit__(None, None, None)
             return (
                 error is not None and self._what is not None and self._guard.failed(_told(self._what), error)
             )

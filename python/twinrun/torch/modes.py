@@ -13,8 +13,8 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 __all__ = [
-    "can_leave_uncompiled", "compiling", "in_backward", "leave_uncompiled", "no_modes", "sees_operations",
-    "sees_operations_alone", "unseen",
+    "can_leave_uncompiled", "compiling", "in_backward", "leave_uncompiled", "no_functions", "no_modes",
+    "sees_functions", "sees_operations", "sees_operations_alone", "unseen",
 ]  # fmt: skip
 
 _P = ParamSpec("_P")
@@ -24,6 +24,7 @@ _NONE = contextlib.nullcontext()
 # comes before the dispatch.
 _modes = torch._C._len_torch_dispatch_stack
 _mode_at = torch._C._get_dispatch_stack_at
+_functions = torch._C._len_torch_function_stack
 _transform = torch._C._functorch.peek_interpreter_stack
 _included = torch._C._dispatch_tls_is_dispatch_key_included
 _EARLY = torch._C.DispatchKey.PreDispatch
@@ -43,6 +44,16 @@ def sees_operations(own: object = None) -> bool:
 def sees_operations_alone(own: object) -> bool:
     """Whether the dispatch mode `own` sees operations, and nothing else does."""
     return _modes() == 1 and _mode_at(0) is own and _transform() is None and not _included(_EARLY)
+
+
+def sees_functions() -> bool:
+    """Whether a mode of the program sees functions of PyTorch, and what tensors are asked for."""
+    return _functions() > 0
+
+
+def no_functions() -> contextlib.AbstractContextManager:
+    """A context in which none does: such a mode may count, or draw random numbers."""
+    return torch._C.DisableTorchFunction()
 
 
 def no_modes() -> contextlib.AbstractContextManager:

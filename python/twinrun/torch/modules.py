@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ from .node_gradients import NodeGradients
 from .position import Frame, Position
 from .recorder import Recorder
 from .traced_model import TracedModel
-from .values import Leaf, leaves, same_tensors, tensors_among
+from .values import Leaf, differentiates_forward, leaves, same_tensors, tangents_of, tensors_among
 
 __all__ = ["ModuleHooks"]
 
@@ -29,9 +30,13 @@ __all__ = ["ModuleHooks"]
 _GONE = "there no more"  # what a module took out of a container of its caller
 
 
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # of functions and objects: other ones in each process
+
+
 def _extra(module: torch.nn.Module) -> str:
     try:
-        return module.extra_repr()
+        said = module.extra_repr()
+        return _ADDRESS.sub("", said) if " at 0x" in said else said
     except Exception:  # it is the model's own code
         return ""
 
@@ -109,6 +114,10 @@ class ModuleHooks:
             for hook in self._hooks.pop(w, ()):
                 hook.remove()
 
+    def forget(self) -> None:
+        """All hooks have been removed."""
+        self._hooks.clear()
+
     def begin_iteration(self) -> None:
         """No module was called yet."""
         self.entered = False
@@ -125,10 +134,26 @@ class ModuleHooks:
         if not self._guard.records():
             return
         phase = "recompute" if in_backward() else "forward"
+        tangents = self._tangents(w, args=args, kwargs=kwargs, held=w.parameters)
         with self._guard.work(("the input of", w.path)):
-            self._enter(w, phase, args, kwargs)
+            self._enter(w, phase, args, kwargs, tangents)
 
-    def _enter(self, w: Watched, phase: str, args: tuple, kwargs: dict) -> None:
+    def _tangents(self, w: Watched, *, held: Iterable[Owned] = (), **values: Any) -> list[Leaf]:
+        """What forward differentiation carries beside values and parameters. Not as work of the guard, which
+        takes away the transforms of torch.func: they hold it.
+        """
+        if not differentiates_forward():
+            return []
+        try:
+            found = [leaf for name, value in values.items() for leaf in leaves(name, value)]
+            owned = ((one.name, one.tensor("parameter")) for one in held)
+            return tangents_of([*found, *((name, t) for name, t in owned if t is not None)])
+        except Exception as e:
+            if not self._guard.failed(f"the tangents of {w.path or 'the model'}", e):
+                raise
+            return []
+
+    def _enter(self, w: Watched, phase: str, args: tuple, kwargs: dict, tangents: Sequence[Leaf]) -> None:
         position, recorder = self._position, self._recorder
         if phase == "forward" and (w.root or not self.entered or self._model.has_lazy):
             self._look()
@@ -163,6 +188,8 @@ class ModuleHooks:
             recorder.see_leaves(event, unnamed, out=False, facts=facts)
             if named:
                 recorder.see_leaves(event, named, out=False)
+            if tangents:
+                recorder.see_leaves(event, tangents, out=False)
             if w.parameters:
                 self._see_owned(event, w.parameters, "parameter", out=False)
             if w.buffers:
@@ -174,10 +201,13 @@ class ModuleHooks:
         if not self._guard.records():
             return
         grads = torch.is_grad_enabled()
+        tangents = self._tangents(w, output=output)
         with self._guard.work(("the output of", w.path)):
-            self._leave(w, args, kwargs, output, grads)
+            self._leave(w, args, kwargs, output, grads, tangents)
 
-    def _leave(self, w: Watched, args: tuple, kwargs: dict, output: Any, grads: bool) -> None:
+    def _leave(
+        self, w: Watched, args: tuple, kwargs: dict, output: Any, grads: bool, tangents: Sequence[Leaf]
+    ) -> None:
         frames, recorder = self._position.frames, self._recorder
         at = len(frames) - 1
         while at >= 0 and frames[at].watched is not w:
@@ -209,6 +239,8 @@ class ModuleHooks:
                 if other.last_call <= frame.call and frame.phase == "forward" and self._is_hooked(other):
                     self._see_uncalled(event, other, f"{other.path[len(w.path) :].lstrip('.')}.", frame.call)
             recorder.see_leaves(event, found, out=True, facts=facts)
+            if tangents:
+                recorder.see_leaves(event, tangents, out=True)
             if written:
                 self._see_written(event, written, found)
             if w.buffers and w.module.training:
@@ -250,6 +282,14 @@ class ModuleHooks:
     def _is_hooked(self, w: Watched) -> bool:
         """Whether its calls would be seen: a program may remove all hooks."""
         return w in self._hooks and self._hooks[w][0].id in w.module._forward_pre_hooks
+
+    def unhooked(self) -> list[Watched]:
+        """The modules whose hooks the program removed."""
+        return [
+            w
+            for w, (before, after) in self._hooks.items()
+            if before.id not in w.module._forward_pre_hooks or after.id not in w.module._forward_hooks
+        ]
 
     def _see_owned(self, event: Event, owned: Iterable[Owned], role: str, *, out: bool) -> None:
         for one in owned:

@@ -117,6 +117,7 @@ class OptimizerHooks:
             self._calls.clear()
         settings: dict[int, tuple[dict[str, Any], list[Traced]]] = {}  # by the id of a group
         with recorder.together():
+            self._see_own(optimizer, label, out=out)
             for of in self._parameters(optimizer, label):
                 name, p, group = of.name, of.parameter, of.group
                 if not out:
@@ -133,6 +134,17 @@ class OptimizerHooks:
                         recorder.see(event, f"{name}.grad", p.grad, out=False, role="gradient")
                 recorder.see(event, name, p, out=out, role="parameter")
                 self._see_state(event, of, optimizer.state.get(p, {}), out=out)
+
+    def _see_own(self, optimizer: torch.optim.Optimizer, label: str, *, out: bool) -> None:
+        """Adds the states that belong to no parameter, if there are any, as an event of their own."""
+        own = {k: v for k, v in optimizer.state.items() if not isinstance(k, torch.Tensor)}
+        if not own:
+            return
+        if not out:
+            self._calls[id(optimizer)] = self._position.new_call()
+        operation = f"{label}{type(optimizer).__name__}.step of its own state"
+        event = self._recorder.event("optimizer", "", "", operation, self._calls.get(id(optimizer), -1))
+        self._recorder.see(event, "state", own, out=out, role="state")
 
     def _see_state(self, event: Event, of: _Parameter, state: Any, *, out: bool) -> None:
         """Adds the states of a parameter to an event."""

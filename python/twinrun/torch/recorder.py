@@ -18,6 +18,7 @@ from ..runs.structure import GRAD, STRIDES, Fact, line, lines
 from ..trace.escalation import KeptPlaces
 from ..trace.site import Site
 from .generators import Generators
+from .modes import sees_functions
 from .position import Position
 from .values import (
     TOO_DEEP,
@@ -101,7 +102,7 @@ class Recorder:
 
     def is_light(self, gradients: Iterable[Any]) -> bool:
         """Whether `Guard.light` can see gradients: nothing is to be written before, and none has parts."""
-        if not self.begun or self.keeps_any or self.gradient_due():
+        if not self.begun or self.keeps_any or sees_functions() or self.gradient_due():
             return False
         for one in gradients:  # a generator takes longer
             if one is not None and not is_plain(one):
@@ -293,9 +294,11 @@ class Recorder:
 
     def settings(self, values: Mapping[str, Any]) -> list[Traced]:
         """Plain values that go into many events: they are made once. Tensors are left out."""
-        found = leaves("settings", values)
+        objects: list[str] = []
+        found = leaves("settings", values, others=objects)
         texts = [(label, plain_text(one)) for label, one in found]
-        return [self._setting(label, text) for label, text in texts if text is not None]
+        known = [self._setting(label, text) for label, text in texts if text is not None]
+        return known + [self._setting(label, NOT_LOOKED_INTO) for label in objects]
 
     def _setting(self, name: str, text: str, out: bool = False) -> Traced:
         """A value of Python that goes into events or comes out. Those of modules come again at each call."""

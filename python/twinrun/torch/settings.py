@@ -152,8 +152,12 @@ def optimizers_of(
     """All optimizers that were given. Raises TwinrunError."""
     if optimizer is None:
         return []
-    optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+    several = isinstance(optimizer, Iterable) and not isinstance(optimizer, torch.optim.Optimizer)
+    optimizers: list[Any] = list(optimizer) if several else [optimizer]
     for one in optimizers:
         if not isinstance(one, torch.optim.Optimizer):
-            raise TwinrunError(f"{type(one).__name__!r} is no torch.optim.Optimizer")
+            raise TwinrunError(
+                f"optimizer: {type(one).__name__!r} is no torch.optim.Optimizer",
+                fix="give the optimizer that it wraps, or several in a list",
+            )
     return optimizers

@@ -75,6 +75,7 @@ class Trace:
     ) -> None:
         self.problems: list[str] = []
         self._own_run, self._left = own_run, False
+        self._stepped = False  # whether an optimizer ended an iteration since the last `step`
         self._limit = self._deeper = -1  # of Python's recursion: before the trace, and in it
         self._handles: list[Any] = []
         self._mode: OperationMode | None = None
@@ -127,11 +128,16 @@ class Trace:
         self._uncalled = UncalledModules(model.watched, owners, self._all_modules)
         self._told: set[str] = set()  # modules of which it was told that they were not called
         self._steps = OptimizerHooks(
-            optimizers, owners, guard, position, recorder, replicas, self._end_iteration
+            optimizers, owners, guard, position, recorder, replicas, self._optimizer_stepped
         )
         self._operations = (
             OperationEvents(guard, position, recorder, generators) if settings.level == "ops" else None
         )
+
+    @property
+    def _released(self) -> bool:
+        """Whether it ended for ever, and knows its models no more."""
+        return self._left and self._own_run
 
     @property
     def iteration(self) -> int:
@@ -162,7 +168,7 @@ class Trace:
 
     def __enter__(self) -> Trace:
         # Nothing of what comes now would be recorded, and a comparison could not know that.
-        if self._left and self._own_run:
+        if self._released:
             raise TwinrunError(
                 "a trace with a path of its own is entered once: its run is closed",
                 where=self.run.path,
@@ -232,17 +238,21 @@ class Trace:
                 raise
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        unhooked = [] if self._guard.stopped else self._modules.unhooked()
         try:
             self._leave_mode(kind, error, trace)
             self._unhook()
             self._iterations.capture_late()
             with self._guard.work("the last iteration"):
                 self._iterations.check_readable()
+                self._note_unhooked(unhooked)
                 self._commit(agree=error is None, last=True)
         finally:
             self._left = True
             self._unhook()
             self._close(error is None)
+            if self._own_run:
+                self._release()
         if error is None and not self._guard.stopped:
             self._kept.warn_of_others()
             if not self._iterations.any:
@@ -260,6 +270,12 @@ class Trace:
                 raise
             warnings.warn(f"twinrun: the trace could not be closed: {e}", RuntimeWarning, stacklevel=3)
 
+    def _release(self) -> None:
+        """Models and optimizers live no longer than without a trace, whoever keeps the trace."""
+        self._position.begin_iteration()
+        del self._model, self._modules, self._uncalled, self._parameters, self._gradients, self._steps
+        self._operations = None
+
     def _unhook(self) -> None:
         if sys.getrecursionlimit() == self._deeper:
             sys.setrecursionlimit(self._limit)
@@ -267,6 +283,7 @@ class Trace:
             with contextlib.suppress(Exception):
                 handle.remove()
         self._handles.clear()
+        self._modules.forget()
         self._parameters.keep(())
 
     # ---- iterations ----
@@ -287,14 +304,21 @@ class Trace:
         return changes.new
 
     def step(self) -> None:
-        """Ends an iteration. With `optimizer`, its `step` does that; an iteration without events
-        does not count.
+        """Ends an iteration, also one in which the model was not called. With `optimizer`, its `step` does
+        that.
 
         Where an optimizer's step may be skipped, as `torch.amp.GradScaler` does, call it at the end
         of each iteration: after a step of the optimizer it does nothing.
         """
-        if self._position.touched:
+        if self._released:
+            return
+        ended, self._stepped = self._stepped, False
+        if self._position.touched or not ended:
             self._end_iteration()
+
+    def _optimizer_stepped(self) -> None:
+        self._stepped = True
+        self._end_iteration()
 
     def _end_iteration(self) -> None:
         """Iterations count in a trace that stopped, too: processes compare their replicas by this number."""
@@ -316,6 +340,9 @@ class Trace:
         if self._guard.stopped or not self._position.chosen:
             return
         self._note_late(self._look_at_model(at_end=True))
+        self._note_unhooked(unhooked := self._modules.unhooked())
+        self._modules.detach(unhooked)
+        self._modules.attach(unhooked, self._handles)
         uncalled = self._uncalled.found(gradients)
         if self._modules.entered or not self._iterations.has_gradients_alone():
             self._note_uncalled(uncalled)
@@ -340,6 +367,17 @@ class Trace:
                 RuntimeWarning,
                 stacklevel=4,
             )
+
+    def _note_unhooked(self, unhooked: Sequence[Watched]) -> None:
+        """Modules whose hooks the program removed: what went in and came out since is not traced."""
+        if unhooked:
+            text = (
+                f"iteration {self._position.iteration}: the program removed the hooks of {_names(unhooked)}. What went in "
+                "and came out since is not traced"
+            )
+            self.problems.append(text)
+            self._iterations.problem(text)
+            warnings.warn(f"twinrun: {text}", RuntimeWarning, stacklevel=4)
 
     def _note_uncalled(self, uncalled: Sequence[Watched]) -> None:
         """The trace says so of each iteration, and a warning once."""

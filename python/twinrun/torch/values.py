@@ -10,14 +10,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.autograd import forward_ad
 
 from ..runs.digest import digest_of_text
 from ..runs.plain_values import SAID, text_of
 from ..runs.structure import CLASS, GRAD, SAME, STRIDES, Fact, canonical, more_attributes, texts_of
+from .undrawn import generators_kept, reads_plainly
 
 __all__ = [
-    "TOO_DEEP", "Leaf", "digest_of_text", "facts_of_parts", "gradient_leaves", "is_plain", "leaves", "local_tensors", "memory_of",
-    "memory_of_plain", "plain_text", "put", "same_tensors", "strides_of", "tensors_among", "tensors_of",
+    "TOO_DEEP", "Leaf", "differentiates_forward", "digest_of_text", "facts_of_parts", "gradient_leaves", "is_plain", "leaves", "local_tensors", "memory_of",
+    "memory_of_plain", "plain_text", "put", "same_tensors", "strides_of", "tangents_of", "tensors_among", "tensors_of",
 ]  # fmt: skip
 
 # In a PyTorch without collectives nothing is one.
@@ -30,6 +32,7 @@ except ImportError:
 Leaf = tuple[str, Any]
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _OTHER_LEAVES = (*_PLAIN, torch.dtype, torch.device, *SAID)
+_LISTS = (list, tuple, deque, UserList)
 _DEEPEST = 20
 _CALLS = ("args", "kwargs")  # containers that PyTorch makes for each call
 # Looked up once: these are asked for with each value.
@@ -104,6 +107,27 @@ def _walked(
         return found
     if depth >= _DEEPEST:
         raise _TooDeep
+    if kind is not tuple and kind is not list and kind is not dict and _runs_code(what):
+        with generators_kept():
+            return _walked_parts(name, what, found, depth, others, facts, attributes)
+    return _walked_parts(name, what, found, depth, others, facts, attributes)
+
+
+def _runs_code(what: Any) -> bool:
+    """Whether what it holds is read by code of its own class."""
+    return isinstance(what, (Mapping, *_LISTS)) and not reads_plainly(type(what))
+
+
+def _walked_parts(
+    name: str,
+    what: Any,
+    found: list[Leaf],
+    depth: int,
+    others: list[str] | None,
+    facts: list[Fact] | None,
+    attributes: list[str] | None,
+) -> list[Leaf]:
+    kind = type(what)
     if facts is not None:
         top = depth == 0 and name in _CALLS  # their class says nothing
         if kind is not tuple and kind is not list:
@@ -113,7 +137,7 @@ def _walked(
     if kind is not tuple and kind is not list and isinstance(what, Mapping):
         for key, one in what.items():
             _walked(f"{name}.{key}", one, found, depth + 1, others, facts, attributes)
-    elif isinstance(what, (list, tuple, deque, UserList)):
+    elif isinstance(what, _LISTS):
         for number, one in enumerate(what):
             if type(one) is _TENSOR:  # most of them, without a call
                 found.append((f"{name}.{number}", one))
@@ -212,6 +236,18 @@ def tensors_of(what: Any) -> list[torch.Tensor]:
 def tensors_among(found: Iterable[Leaf]) -> list[torch.Tensor]:
     """The tensors among tensors and plain values."""
     return [one for _, one in found if isinstance(one, _TENSOR)]
+
+
+def differentiates_forward() -> bool:
+    """Whether tensors may carry tangents now."""
+    return forward_ad._current_level >= 0
+
+
+def tangents_of(found: Iterable[Leaf]) -> list[Leaf]:
+    """What forward differentiation (`torch.func.jvp`) carries beside tensors, each named by its tensor."""
+    tensors = [(name, one) for name, one in found if isinstance(one, _TENSOR)]
+    tangents = [(name, forward_ad.unpack_dual(t).tangent) for name, t in tensors]
+    return [(f"{name}@tangent", t) for name, t in tangents if t is not None]
 
 
 def is_plain(t: Any) -> bool:

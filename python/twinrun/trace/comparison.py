@@ -21,21 +21,9 @@ from .result import TraceComparison
 from .shardings import refuse_other_shardings
 from .versions import KindsOfRecords
 from .walk import Walk
-from .words import structure_note, uncalled_note
+from .words import spans, structure_note, uncalled_note
 
 __all__ = ["TraceComparison", "compare_traces"]
-
-
-def _spans(numbers: Sequence[int]) -> str:
-    """Iterations in words: '0 to 4, 7'."""
-    spans: list[list[int]] = []
-    for n in numbers:
-        if spans and n == spans[-1][1] + 1:
-            spans[-1][1] = n
-        else:
-            spans.append([n, n])
-    said = [str(low) if low == high else f"{low} to {high}" for low, high in spans[:10]]
-    return ", ".join(said) + (", …" if len(spans) > 10 else "")
 
 
 def _iterations(
@@ -52,7 +40,7 @@ def _iterations(
         for label, left in outside.items():
             if left:
                 result.notes.append(
-                    f"{at}iteration{'s' if len(left) > 1 else ''} {_spans(left)} only in {label}: left out, "
+                    f"{at}iteration{'s' if len(left) > 1 else ''} {spans(left)} only in {label}: left out, "
                     f"compared are {both[0]} to {both[-1]}"
                 )
         left_out = {n for left in outside.values() for n in left}
@@ -114,6 +102,7 @@ def _walked(
     beside, parts = False, 0
     for number in _iterations(result, walk, a, b, at, common):
         sides = []
+        result.iterations.append(number)
         for side in (a, b):
             events, told, others = side.subject.events(side.rank, number)
             beside = beside or bool(others)
@@ -314,6 +303,7 @@ def compare_traces(
         subjects = ours, theirs = TraceSubject(a), TraceSubject(b, rules)
         result, walks, sides = _compared_runs(ours, theirs, common)
         result.problems += theirs.names.unused()
+    result.iterations = sorted(set(result.iterations))
     _kept_places(result, subjects)
     if not result.events:
         result.problems.append("no event of the two traces could be compared")
@@ -330,6 +320,12 @@ def compare_traces(
     if firsts:
         result.first_divergence = min(firsts, key=lambda f: f[:3])[3]
         first = result.first_divergence
+        since = max((n for n in result.iterations if n < first.site.iteration), default=first.site.iteration)
+        if since + 1 < first.site.iteration:
+            result.notes.append(
+                f"of the iterations between {since} and {first.site.iteration} there are no traces: what differs first at "
+                f"iteration {first.site.iteration} may have come about there"
+            )
         result.around = next(w.near() for w in walks if w.first is first)
         for origin in [*result.firsts.values()]:
             for differs in origin.values:

@@ -278,6 +278,8 @@ class TraceComparison:
         Events around the first divergence.
     events, values : int
         How many events were matched, and how many values of them were compared.
+    iterations : list of int
+        The iterations that were compared, ascending. A run that was killed lacks its last ones.
     different_values : int
         How many of these differ.
     unmatched : int
@@ -311,6 +313,7 @@ class TraceComparison:
     around: list[Around] = field(default_factory=list)
     events: int = 0
     values: int = 0
+    iterations: list[int] = field(default_factory=list)
     different_values: int = 0
     unmatched: int = 0
     problems: list[str] = field(default_factory=list)

@@ -80,6 +80,11 @@ class _Found:
             self.ins_agree += 1
 
 
+def _filled(v: Traced) -> str:
+    """The argument that an operation wrote, and had no values of before; or ''."""
+    return v.name.removeprefix("written.") if v.out and v.name.startswith("written.") else ""
+
+
 def _by_key(e: Event) -> dict[tuple[bool, str, str, int], Traced]:
     found: dict[tuple[bool, str, str, int], Traced] = {}
     for v in e.values:
@@ -117,6 +122,16 @@ def _compared_events(a: Event, b: Event) -> _Found:
                 found.agrees(v)
                 continue
         kept = (one.kept if one else "", other.kept if other else "")
+        if (
+            one
+            and other
+            and one.form != other.form
+            and (taken := _filled(v))
+            and (False, v.role, taken, 0) not in ours
+        ):
+            # No operation makes another form of what it fills: it took that.
+            found.ins.append(ValueDifference(taken, v.role, False, _form(one), _form(other)))
+            continue
         differs = ValueDifference(v.name, v.role, v.out, _form(one), _form(other), _kept=kept)
         (found.generators if v.role == "rng" else found.outs if v.out else found.ins).append(differs)
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..errors import one_line
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from .site import Site
 
 __all__ = [
-    "IN_VALUE", "MOST_STRUCTURE", "compared_text", "later_text", "origin_text", "qualified", "structure_lines", "structure_note", "structure_text",
+    "IN_VALUE", "MOST_STRUCTURE", "compared_text", "later_text", "origin_text", "qualified", "spans", "structure_lines", "structure_note", "structure_text",
     "trace_document", "trace_lines", "uncalled_note", "verdict_text",
 ]  # fmt: skip
 
@@ -79,7 +80,7 @@ def structure_text(d: StructureDifference) -> str:
         other = "(a tensor, or not given)"
         return f"its {d.what} is {d.a or other} in a and {d.b or other} in b"
     if d.role == "module":
-        return f"its {d.what} is {d.a or '(none)'} in a and {d.b or '(none)'} in b"
+        return f"its {d.what} is {d.a or '(no plain value)'} in a and {d.b or '(no plain value)'} in b"
     name = f"parameter {d.name}" if d.role == "parameter" else d.name
     if d.what == "class":
         kinds = [f"{'an' if one[:1].lower() in _VOWELS else 'a'} {one}" if one else "" for one in (d.a, d.b)]
@@ -208,6 +209,23 @@ def origin_text(o: Origin) -> str:
     return one_line(f"{where}: {said}")
 
 
+def spans(numbers: Sequence[int]) -> str:
+    """Iterations in words: '0 to 4, 7'."""
+    found: list[list[int]] = []
+    for n in numbers:
+        if found and n == found[-1][1] + 1:
+            found[-1][1] = n
+        else:
+            found.append([n, n])
+    said = [str(low) if low == high else f"{low} to {high}" for low, high in found[:10]]
+    return ", ".join(said) + (", …" if len(found) > 10 else "")
+
+
+def _compared(result: TraceComparison) -> str:
+    said = spans(result.iterations)
+    return f"iteration{'' if len(result.iterations) == 1 else 's'} {said}"
+
+
 def verdict_text(result: TraceComparison) -> str:
     """The last line of a report."""
     first = result.first_divergence
@@ -215,7 +233,8 @@ def verdict_text(result: TraceComparison) -> str:
         beside = len(result.structure)
         least = "at least " if beside == MOST_STRUCTURE else ""
         return (
-            f"same: {counted(result.values, 'value')} of {counted(result.events, 'event')} agree bit by bit"
+            f"same: {counted(result.values, 'value')} of {counted(result.events, 'event')} in {_compared(result)} "
+            "agree bit by bit"
             + (
                 f"; beside them {least}{counted(beside, 'fact')} differ{'s' if beside == 1 else ''}"
                 if beside
