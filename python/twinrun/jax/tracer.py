@@ -8,7 +8,7 @@ import os
 import threading
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -24,6 +24,8 @@ from ..runs.gaps import NOT_LOOKED_INTO
 from ..trace.escalation import KeptPlaces, second_run, sites_of
 from ..trace.site import Site
 from . import several_devices
+from .module_facts import own_facts_of
+from .tangents import watch
 from .values import Missing, Slot, Text, leaves_of, slots_of, slots_of_changed, structure_of
 
 __all__ = ["Trace", "trace"]
@@ -112,6 +114,15 @@ def _generators(module: Any) -> dict[str, Any]:
     return {}
 
 
+def _own_of(module: Any) -> tuple[str, list[Slot]]:
+    """(facts of a module of flax.linen, slots of those of its fields that are not looked into)."""
+    try:
+        facts, left = own_facts_of(module)
+    except Exception:  # the program must not fail because of its trace
+        return "", [Slot("@static", "setting", Text(NOT_LOOKED_INTO))]
+    return facts, [Slot(f"{name}@static", "setting", Text(NOT_LOOKED_INTO)) for name in left]
+
+
 class Trace:
     """A trace under way; `trace` makes it.
 
@@ -137,6 +148,9 @@ class Trace:
         self._lock = threading.RLock()
         self._stack: list[_Call] = []
         self._calls = 0
+        # The event of a function or module that came last: (its name, whether it ended, the event).
+        self._latest: tuple[str, bool, Event] | None = None
+        self._told = 0  # problems that steps have
         self._began: dict[str, int] = {}  # how often an outermost call of this name began in this iteration
         self._error: BaseException | None = None
         self._untraced: set[str] = set()
@@ -169,7 +183,8 @@ class Trace:
             given = own, args, kwargs
             before = _leaves_given(*given)
             self._entry(called, type(f).__name__ if name is None else "function", own, args, kwargs)
-            result = f(*args, **kwargs)
+            with self._marking_errors(called):
+                result = f(*args, **kwargs)
             self._leave(called, result, before, _leaves_given(*given))
             return result
 
@@ -204,6 +219,7 @@ class Trace:
                     self._stack.clear()
                 for said in self.problems:
                     self._writer.problem(said)
+                self._told, self._latest = len(self.problems), None
                 self._writer.capture(lambda fields: self.run.capture(self.iteration, fields))
             except Exception as e:
                 self._failed(e)
@@ -230,7 +246,8 @@ class Trace:
         with contextlib.suppress(Exception):
             jax.effects_barrier()
         try:
-            if len(self._writer):  # an iteration that no step() ended
+            # An iteration that no step() ended.
+            if len(self._writer) or (error is None and len(self.problems) > self._told):
                 self.step()
         finally:
             self._exit.close()
@@ -249,27 +266,69 @@ class Trace:
         module = context.module
         path = ".".join(map(str, module.path))
         before = _variables(module)
-        self._entry(path, type(module).__name__, {**before, **_generators(module)}, args, kwargs)
-        result = call(*args, **kwargs)
+        given = {**before, **_generators(module)}
+        self._entry(path, type(module).__name__, given, args, kwargs, _own_of(module))
+        with self._marking_errors(path):
+            result = call(*args, **kwargs)
         self._leave(path, result, before, _variables(module))
         return result
 
-    def _entry(self, name: str, kind: str, parameters: dict[str, Any], args: tuple, kwargs: dict) -> None:
+    @contextlib.contextmanager
+    def _marking_errors(self, name: str) -> Iterator[None]:
+        """Marks a function that raises while JAX makes a program of it: where the caller catches the
+        exception, JAX may have thrown the program away, and with it the callback that says that it began.
+        """
+        try:
+            yield
+        except Exception as e:
+            with contextlib.suppress(Exception):
+                if _active and _staged():
+                    _active[-1]._guarded("_take_error", name, type(e).__name__)
+            raise
+
+    def _entry(
+        self,
+        name: str,
+        kind: str,
+        parameters: dict[str, Any],
+        args: tuple,
+        kwargs: dict,
+        own: tuple[str, Sequence[Slot]] = ("", ()),
+    ) -> None:
+        """own: facts of what is called, and slots of what it has besides."""
         slots, arrays = slots_of(parameters, "", "parameter", static=True)
         slots = [slot._replace(name=slot.name.removeprefix(".")) for slot in slots]
-        structure = ""
+        slots += own[1]
+        structure = own[0]
         for front, given in (("arg", args), ("kwarg", kwargs)):
             more, found = slots_of(given, front, taken=slots, static=True)
             slots, arrays = [*slots, *more], [*arrays, *found]
             structure += structure_of(given, front, out=False)
         self._seen("_take_entry", (name, kind, structure), slots, arrays)
+        self._watch(name, False, slots, arrays)
 
     def _leave(self, name: str, result: Any, before: dict[str, Any], after: dict[str, Any]) -> None:
         """before, after: what it was given and may have written into."""
         structure = structure_of(result, "output", out=True)
         slots, arrays = slots_of(result, "output")
         more, found = slots_of_changed(before, after, taken=slots)
-        self._seen("_take_exit", (name, structure), [*slots, *more], [*arrays, *found])
+        slots, arrays = [*slots, *more], [*arrays, *found]
+        self._seen("_take_exit", (name, structure), slots, arrays)
+        self._watch(name, True, slots, arrays)
+
+    def _watch(self, name: str, out: bool, slots: list[Slot], arrays: list[Any]) -> None:
+        """Has the tangents of values seen where JAX differentiates them forwards."""
+        brought = [slot for slot in slots if slot.known is None]
+
+        def told(tangents: dict[int, Any]) -> None:
+            found = [brought[at]._replace(name=f"{brought[at].name}@tangent") for at in tangents]
+            self._seen("_take_tangents", (name, out), found, list(tangents.values()))
+
+        try:
+            watch(arrays, told)
+        except Exception as e:  # the program must not fail because of its trace
+            with self._lock:
+                self._failed(e)
 
     def _seen(self, method: str, facts: tuple, slots: list[Slot], arrays: list[Any]) -> None:
         """Has values seen where the program gets to this place. The program never fails because of it."""
@@ -324,16 +383,31 @@ class Trace:
         call = _Call(name, kind, self._calls, self._stack[-1].number if self._stack else -1, microbatch)
         self._calls += 1
         self._stack.append(call)
-        self._see(self._event("forward", call, name, structure), slots, out=False)
+        event = self._event("forward", call, name, structure)
+        self._latest = name, False, event
+        self._see(event, slots, out=False)
 
     def _take_exit(self, name: str, structure: str, slots: list[Slot]) -> None:
         if not self._stack or self._stack[-1].name != name:
             self._problem(f"{name or 'the model'} ended where another function is at work")
             return
         call = self._stack.pop()
-        self._see(self._event("forward", call, name, structure), slots, out=True)
+        event = self._event("forward", call, name, structure)
+        self._latest = name, True, event
+        self._see(event, slots, out=True)
+
+    def _take_tangents(self, name: str, out: bool, slots: list[Slot]) -> None:
+        """Tangents come right after their values; those of `jax.linearize`, when its function is called."""
+        if self._latest is not None and self._latest[:2] == (name, out):
+            self._see(self._latest[2], slots, out=out)
+        else:
+            self._take_record(f"tangents of {name or 'the model'}", "", slots)
+
+    def _take_error(self, name: str, kind: str) -> None:
+        self._problem(f"{name or 'the model'} raised {kind} while JAX made a program of it")
 
     def _take_record(self, name: str, structure: str, slots: list[Slot]) -> None:
+        self._latest = None
         number, microbatch = (self._stack[-1].number, self._stack[-1].microbatch) if self._stack else (-1, 0)
         event = self._writer.add(Event("record", microbatch, "", "", name, -1, number, [], structure))
         # Of a value of the program's own nothing may be left out.

@@ -152,6 +152,8 @@ def _facts(o: Origin) -> list[tuple[str, object]]:
     pairs += [("phase", o.site.phase), ("module", _module(o.module)), ("operation", o.site.operation)]
     if o.kind:
         pairs.append(("class", o.kind))
+    if o.calls:
+        pairs.append(("call", f"{o.call} of {o.calls}"))
     pairs.append(("reason", f"only in {o.only_in}" if o.only_in else o.reason))
     return pairs
 

@@ -153,6 +153,9 @@ class Origin:
     structure : list of StructureDifference
         What differs beside the values that go in, and beside those that the module's own code took from
         others: it may be the reason.
+    call, calls : int
+        Where a module or an operation ran several times there: which of these it is, from 1 on, and how many
+        there are. Otherwise 0.
     """
 
     rank: int
@@ -171,6 +174,8 @@ class Origin:
     inputs_not_compared: int = 0
     not_compared: str = ""
     structure: list[StructureDifference] = field(default_factory=list)
+    call: int = 0
+    calls: int = 0
     # Whether traced code made the input: a model may call itself.
     _within: bool = field(default=False, repr=False, compare=False)
 

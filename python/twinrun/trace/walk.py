@@ -193,6 +193,7 @@ class Walk:
         self.seen = StructureSeen()
         # The call whose own code made the input that differs first; -1 for none.
         self._blamed = -1
+        self._events: Sequence[Event] = ()  # of run a, in the iteration under way
 
     def problem(self, text: str) -> None:
         if len(self.result.problems) < _MOST_PROBLEMS:
@@ -209,11 +210,24 @@ class Walk:
         origin.names_rank = self.names_rank
         if self.event is not None:
             origin.structure = self.seen.before(self.event, origin)
+            if origin.reason != "unmatched":
+                origin.call, origin.calls = self._call_of(self.event)
         if self.first is None:
             self.first = origin
             self.after = _AROUND
         if len(self.result.origins) < _MOST_ORIGINS:
             self.result.origins.append(origin)
+
+    def _call_of(self, e: Event) -> tuple[int, int]:
+        """(which of the calls at its place an event belongs to, how many there are); (0, 0) where one alone."""
+        place = e.microbatch, e.phase, e.module, e.operation
+        calls = [
+            o.call
+            for o in self._events
+            if (o.microbatch, o.phase, o.module, o.operation) == place and o.call >= 0
+        ]
+        calls = list(dict.fromkeys(calls))  # a module has two events
+        return (calls.index(e.call) + 1, len(calls)) if len(calls) > 1 and e.call in calls else (0, 0)
 
     def _near(self, site: Site, state: str, e: Event, found: _Found | None = None) -> None:
         if self.first is not None and self.after < 0:
@@ -238,6 +252,7 @@ class Walk:
 
     def iteration(self, number: int, a: Sequence[Event], b: Sequence[Event]) -> None:
         self._blamed = -1
+        self._events = a
         wheres = f"rank {self.rank}, " if self.rank or self.names_rank else ""
         calls: dict[int, _Call] = {}  # by the number that run a gave them
         seen = self.seen = StructureSeen()

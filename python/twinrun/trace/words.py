@@ -161,6 +161,8 @@ def origin_text(o: Origin) -> str:
     """Where a difference enters, as one sentence."""
     rank = f"rank {o.rank}, " if o.rank or o.names_rank else ""
     where = f"{rank}{o.site}" + (f" ({o.kind})" if o.kind else "")
+    if o.calls:
+        where += f", call {o.call} of {o.calls}"
 
     before = qualified("everything before agrees", o.structure, o.site) + (";" if o.structure else ",")
     draws = False  # whether its own generator is what differs
@@ -335,7 +337,7 @@ def _origin(o: Origin | None) -> dict[str, Any] | None:
         return None
     return {
         "rank": o.rank, **o.site._asdict(), "reason": o.reason, "named_module": o.module, "kind": o.kind,
-        "number": o.number, "generator": o.generator, "only_in": o.only_in, "unknown": o.unknown, "signature": o.signature,
+        "number": o.number, "call": o.call, "calls": o.calls, "generator": o.generator, "only_in": o.only_in, "unknown": o.unknown, "signature": o.signature,
         "inputs_agree": o.inputs_agree, "inputs_not_compared": o.inputs_not_compared, "not_compared": o.not_compared, "values": [_value(v) for v in o.values],
         "structure": [_structure(d) for d in o.structure],
         "text": str(o),

@@ -128,6 +128,25 @@ with jax.set_mesh(mesh), trace(sys.argv[1]) as t:
     assert not t.problems, t.problems
 """
 
+# Forward derivatives of values that lie on both devices, and a gradient.
+TANGENTS = """
+import sys
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from twinrun.jax import trace
+
+x = jnp.arange(4.0)
+if jax.device_count() > 1:
+    x = jax.device_put(x, NamedSharding(Mesh(np.array(jax.devices()), ("d",)), PartitionSpec("d")))
+with trace(sys.argv[1]) as t:
+    f = t.function(lambda x: x * x, "f")
+    jax.jit(lambda x, v: jax.jvp(jax.jit(f), (x,), (v,)))(x, float(sys.argv[2]) * x)
+    t.step()
+    jax.jit(jax.grad(lambda x: f(x).sum()))(x)
+    t.step()
+    assert not t.problems, t.problems
+"""
+
 
 def run(program: str, *words: object, devices: int = 2) -> str:
     flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}", "JAX_PLATFORMS": "cpu"}
@@ -183,3 +202,12 @@ def test_every_bit_of_every_device_is_seen(tmp_path: Path):
     assert twinrun.compare_traces(tmp_path / "a", tmp_path / "again").same
     found = twinrun.compare_traces(tmp_path / "a", tmp_path / "b")
     assert found.first_divergence.site.module == "whole" and found.first_divergence.reason == "input"
+
+
+def test_tangents_of_several_devices_are_those_of_one(tmp_path: Path):
+    for name, factor, devices in (("one", 1, 1), ("two", 1, 2), ("other", 2, 2)):
+        run(TANGENTS, tmp_path / name, factor, devices=devices)
+    assert twinrun.compare_traces(tmp_path / "one", tmp_path / "two").same
+    found = twinrun.compare_traces(tmp_path / "two", tmp_path / "other")
+    assert [v.name for v in found.first_divergence.values] == ["arg.0@tangent"]
+    assert found.first_divergence.site.iteration == 0 and found.different_values == 2

@@ -587,3 +587,174 @@ def test_a_function_that_looks_at_what_holds_its_values_is_not_blamed_without_a_
     found = twinrun.compare_traces(*blind)
     assert found.same and [str(d) for d in found.structure] == [told]
     assert not twinrun.compare_traces(blind[0], blind[0]).structure
+
+
+@pytest.mark.parametrize(
+    "how", ["jvp", "compiled", "jacfwd", "of a gradient", "of a compiled gradient", "linearize"]
+)
+def test_tangents_are_compared(tmp_path, how):
+    x = jnp.arange(3.0)
+
+    def run(name, v):
+        with trace(tmp_path / name) as t:
+            f = t.function(lambda x: jnp.sin(x), "f")
+            if how == "jvp":
+                jax.jvp(f, (x,), (v * x,))
+            elif how == "compiled":
+                jax.jit(lambda x, v: jax.jvp(jax.jit(f), (x,), (v,)))(x, v * x)
+            elif how == "jacfwd":
+                jax.jacfwd(lambda y: f(y * v))(x / v)
+            elif how == "of a gradient":
+                jax.jvp(jax.grad(lambda x: f(x).sum()), (x,), (v * x,))
+            elif how == "of a compiled gradient":
+                jax.jvp(jax.grad(jax.jit(lambda x: f(x).sum())), (x,), (v * x,))
+            else:
+                jax.linearize(f, x)[1](v * x)
+            t.step()
+        assert not t.problems
+
+    run("a", 1.0)
+    run("again", 1.0)
+    run("b", 2.0)
+    assert twinrun.compare_traces(tmp_path / "a", tmp_path / "again").same
+    found = twinrun.compare_traces(tmp_path / "a", tmp_path / "b")
+    if not hasattr(jax.sharding, "get_abstract_mesh"):
+        pytest.skip("an early JAX, whose tangents are not traced")
+    first = found.first_divergence
+    assert found.verdict == "different" and {v.name for v in first.values} == {"arg.0@tangent"}
+    assert first.site.module == "f" or first.site.operation == "tangents of f"
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("how", ["plain", "loop", "checkpoint"])
+def test_gradients_have_no_tangents(tmp_path, how, compiled):
+    """In reverse mode JAX differentiates forwards, too, with tangents that it does not know."""
+
+    def run(name):
+        with trace(tmp_path / name) as t:
+            f = t.function(lambda x: jnp.sin(x), "f")
+            once = {
+                "plain": f,
+                "loop": lambda x: jax.lax.scan(lambda c, v: (f(c) * v, None), x, jnp.arange(3.0))[0],
+                "checkpoint": jax.checkpoint(f),
+            }[how]
+            gradient = jax.grad(lambda x: once(x).sum())
+            t.record("gradient", (jax.jit(gradient) if compiled else gradient)(jnp.arange(3.0)))
+            t.step()
+        assert not t.problems
+
+    run("a")
+    run("again")
+    assert twinrun.compare_traces(tmp_path / "a", tmp_path / "again").same
+    names = {v.name for event in events_of(tmp_path / "a") for v in event.values}
+    # An early JAX calls nothing in a loop that it differentiates.
+    assert names == {"arg.0", "output", "value"} or (how == "loop" and names == {"value"})
+
+
+def test_fields_of_flax_modules_are_told(tmp_path):
+    nn = pytest.importorskip("flax.linen", reason="Flax is not installed")
+
+    @dataclasses.dataclass(frozen=True)
+    class Config:
+        width: int = 4
+        act: object = nn.relu
+
+    class Net(nn.Module):
+        eps: float = 1e-6
+        kind: object = jnp.float32
+        config: Config = Config()
+        scales: tuple = (1.0, 2.0)
+        table: object = None
+        inner: nn.Module | None = None
+        given: object = None
+
+        @nn.compact
+        def __call__(self, x):
+            return x if self.inner is None else self.inner(x)
+
+    def run(name, **fields):
+        with trace(tmp_path / name) as t:
+            jax.jit(Net(**fields).apply)({}, jnp.ones((2, 4)))
+            t.step()
+        assert not t.problems
+        return tmp_path / name
+
+    a = run("a")
+    assert twinrun.compare_traces(a, run("again")).same
+    for name, fields, told in (
+        ("eps", {"eps": 1e-3}, "its eps is 1e-06 in a and 0.001 in b"),
+        ("kind", {"kind": jnp.bfloat16}, "its kind is float32 in a and bfloat16 in b"),
+        ("config", {"config": Config(8)}, "its config.width is 4 in a and 8 in b"),
+        ("act", {"config": Config(act=nn.gelu)}, "its config.act is relu in a and gelu in b"),
+        ("scales", {"scales": (1.0, 3.0)}, "its scales is (1.0, 2.0) in a and (1.0, 3.0) in b"),
+        ("table", {"table": np.float32(2)}, "its table is None in a and <f4 2.0 in b"),
+        ("precision", {"table": jax.lax.Precision.HIGH}, "its table is None in a and Precision.HIGH in b"),
+    ):
+        found = twinrun.compare_traces(a, run(name, **fields))
+        assert found.same and [str(d) for d in found.structure] == [told]
+    # Modules have events of their own, also those of a list. What is not looked into is counted.
+    drop = nn.Dropout(0.5, deterministic=True)
+    for inner in (run("inner", inner=drop), run("list", given=[drop, drop])):
+        assert not any(v.role == "setting" for event in events_of(inner) for v in event.values)
+    for what in (Cache, lambda value: functools.partial(max, value)):
+        given = [run(f"{what}{value}", given=what(value)) for value in (1.0, 2.0)]
+        found = twinrun.compare_traces(*given)
+        assert found.same and "1 value that is an object that a trace does not look" in str(found.notes)
+
+
+def test_fields_of_a_norm_are_a_hint_where_its_output_differs(tmp_path):
+    nn = pytest.importorskip("flax.linen", reason="Flax is not installed")
+    x = jnp.arange(6.0).reshape(2, 3)
+    made = nn.LayerNorm().init(jax.random.key(0), x)
+    for name, fields in (("a", {}), ("b", {"epsilon": 1e-3})):
+        with trace(tmp_path / name) as t:
+            jax.jit(nn.LayerNorm(**fields).apply)(made, x)
+            t.step()
+    first = twinrun.compare_traces(tmp_path / "a", tmp_path / "b").first_divergence
+    assert first.reason == "operation"
+    assert "inputs agree in value, but its epsilon is 1e-06 in a and 0.001 in b" in str(first)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("flax", [True, False])
+def test_an_exception_that_is_caught_makes_traces_incomparable(tmp_path, compiled, flax):
+    def wrong(x):
+        raise ValueError("no")
+
+    def function(t):
+        if not flax:
+            return t.function(wrong, "wrong")
+        nn = pytest.importorskip("flax.linen", reason="Flax is not installed")
+
+        class Wrong(nn.Module):
+            def __call__(self, x):
+                return wrong(x)
+
+        return functools.partial(Wrong().apply, {})
+
+    def run(name):
+        with trace(tmp_path / name) as t:
+            f = function(t)
+            t.record("before", 1)
+            with pytest.raises(ValueError, match="no"):
+                (jax.jit(f) if compiled else f)(jnp.ones(2))
+            if compiled:
+                t.step()
+        return tmp_path / name
+
+    found = twinrun.compare_traces(run("a"), run("b"))
+    assert found.verdict == "incomparable"
+    assert not compiled or "raised ValueError while JAX made a program of it" in str(found.problems)
+
+
+def test_an_exception_after_the_last_step_is_kept(tmp_path):
+    def wrong(x):
+        raise ValueError("no")
+
+    for name in ("a", "b"):
+        with trace(tmp_path / name) as t:
+            t.record("before", 1)
+            t.step()
+            with pytest.raises(ValueError, match="no"):
+                jax.jit(t.function(wrong, "wrong"))(1.0)
+    assert twinrun.compare_traces(tmp_path / "a", tmp_path / "b").verdict == "incomparable"

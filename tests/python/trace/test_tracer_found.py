@@ -325,3 +325,27 @@ def test_containers_of_python_are_read_as_they_are(kind: type) -> None:
         pass
 
     assert reads_plainly(kind) and reads_plainly(Named)
+
+
+@pytest.mark.parametrize("level", ["modules", "ops"])
+def test_which_call_of_a_module_it_is(level: str, tmp_path: Path) -> None:
+    class Loop(nn.Module):
+        def __init__(self, changed: bool) -> None:
+            super().__init__()
+            self.l = nn.Linear(6, 6)
+            self._changed = changed
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for k in range(6):
+                x = self.l(torch.tanh(x) * (1.5 if self._changed and k == 4 else 1.0))
+            return x
+
+    def run(path: Path, changed: bool) -> None:
+        torch.manual_seed(0)
+        model = Loop(changed)
+        with twinrun.torch.trace(model, path, level=level) as trace:
+            model(torch.ones(2, 6))
+            trace.step()
+
+    first = both(tmp_path, run).first_divergence
+    assert (first.call, first.calls) == (5, 6) and ", call 5 of 6: " in str(first)
