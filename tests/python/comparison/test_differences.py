@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import errno
 import gc
 import math
 import os
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -346,7 +348,7 @@ def test_particles_in_parquet(tmp_path: Path) -> None:
     assert rows["pos", 2**63 + 7]["index"] == [2] and rows["pos", 2**63 + 7]["abs_diff"] == 0.5
 
 
-def test_the_command_writes_the_list_or_leaves_none(tmp_path: Path) -> None:
+def test_the_command_writes_the_list_whole_or_not_at_all(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     x = np.arange(10.0)
     np.save(tmp_path / "a.npy", x)
@@ -363,13 +365,13 @@ def test_the_command_writes_the_list_or_leaves_none(tmp_path: Path) -> None:
     (row,) = table_of(target)
     assert (row["index"], row["a"], row["b"], row["abs_diff"], row["rank"]) == ([4], 4.0, 5.0, 1.0, 0)
     check_error(command("compare", tmp_path / "a.npy", tmp_path / "c.npy", "--list-differences", target))
-    assert not target.exists()
+    assert table_of(target) == [row]
     away = tmp_path / "nowhere" / "d.parquet"
     line = check_error(
         command("compare", tmp_path / "a.npy", tmp_path / "b.npy", "-q", "--list-differences", away)
     )
     assert "cannot write the differences" in line
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.npy", "b.npy", "c.npy"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.npy", "b.npy", "c.npy", "d.parquet"]
     os.mkfifo(tmp_path / "pipe")
     line = check_error(
         command(
@@ -377,6 +379,40 @@ def test_the_command_writes_the_list_or_leaves_none(tmp_path: Path) -> None:
         )
     )
     assert "a regular file" in line and (tmp_path / "pipe").is_fifo()
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@pytest.mark.parametrize("why", ["missing", "shapes", "changed", "full", "interrupted"])
+def test_an_error_leaves_the_file_that_was_there(
+    why: str, suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a link leads to it: the link stays, and so does the file."""
+    if suffix == "parquet":
+        pytest.importorskip("pyarrow")
+    x = np.arange(10.0)
+    np.save(tmp_path / "a.npy", x)
+    np.save(tmp_path / "b.npy", x[:5] if why == "shapes" else x + (x == 4))
+    (tmp_path / "disk").mkdir()
+    target, link = tmp_path / "disk" / f"old.{suffix}", tmp_path / f"l.{suffix}"
+    target.write_text("mine")
+    link.symlink_to(target)
+    b = tmp_path / ("nothing.npy" if why == "missing" else "b.npy")
+
+    def failing(*_: object) -> Iterator[object]:
+        yield from ()
+        raise {"changed": Stale("changed"), "full": OSError(errno.ENOSPC, "No space left on device")}.get(
+            why, KeyboardInterrupt()
+        )
+
+    if why in ("changed", "full", "interrupted"):
+        monkeypatch.setattr(listing, "differences", failing)
+    before = sorted(p.name for p in tmp_path.iterdir())
+    for named in (target, link):
+        done = command("compare", tmp_path / "a.npy", b, "-q", "--list-differences", named)
+        assert done.status == 2, done
+        assert target.read_text() == "mine" and os.readlink(link) == str(target)
+        assert sorted(p.name for p in tmp_path.iterdir()) == before
+        assert os.listdir(tmp_path / "disk") == [target.name]
 
 
 def test_data_that_changed_since_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

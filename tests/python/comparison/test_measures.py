@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import twinrun
 from twinrun import _core
+from twinrun.report import html
 from twinrun.runs.arrays import taken
 
 
@@ -68,6 +70,23 @@ def test_ulps_of_bfloat16_are_its_own() -> None:
     for allowed, expected in ((1, [0, 1, 2, 3, 4]), (2, [2, 3, 4]), (3, [3, 4])):
         rule = _core.Rule(ulps=allowed)
         assert _core.list_differences(make(bits), make(other), 0, 5, rule).tolist() == expected
+
+
+def test_means_leave_out_infinite_differences() -> None:
+    """Those that a tolerance allows, too: |a - b| of large numbers may exceed every float64."""
+    large = 1.7e308
+    a, b = {"x": np.array([0.0, 0, large, 0])}, {"x": np.array([3.0, 0, -large, 0])}
+    for infinite, rule in ((1, {}), (0, {"rtol": 3}), (0, {"rtol": 1, "atol": large}), (1, {"atol": 1e308})):
+        result = twinrun.compare(a, b, **rule)
+        field = result.fields[0]
+        assert field.infinite == infinite and field.max_abs_diff == math.inf
+        assert field.rms_diff_all == math.sqrt(9 / 3), rule
+        group = html._Group()
+        group.add(field)
+        assert group.rms == math.sqrt(9 / 3), rule
+    nothing = html._Group()
+    nothing.add(twinrun.compare({"x": [np.nan]}, {"x": [1.0]}).fields[0])
+    assert nothing.rms == 0.0
 
 
 def test_infinities_and_nan_are_nobodys_neighbours() -> None:

@@ -117,6 +117,19 @@ def test_unknown_files_are_compared_byte_by_byte(tmp_path: Path) -> None:
     assert twinrun.compare(a, arrays, steps="1").same
 
 
+def test_a_name_that_is_not_utf8_is_said_once(tmp_path: Path) -> None:
+    """Such a file is not compared, and no note says that it is."""
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        np.save(tmp_path / name / "x.npy", np.zeros(3))
+        (tmp_path / name / "x.bin").write_bytes(b"text")
+        Path(os.fsdecode(os.fsencode(tmp_path / name) + b"/\xff.bin")).write_bytes(b"text")
+    found = twinrun.compare(tmp_path / "a", tmp_path / "b", partial=True)
+    assert found.verdict == "incomparable" and len(found.problems) == 2
+    assert all("its name is not UTF-8" in problem for problem in found.problems)
+    assert [note.split(" ")[0] for note in found.notes] == [f"{tmp_path}/{name}/x.bin" for name in "ab"]
+
+
 def test_files_of_any_kind_alone(tmp_path: Path) -> None:
     for run in "ab":
         (tmp_path / run).mkdir()

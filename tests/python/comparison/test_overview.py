@@ -116,6 +116,20 @@ def test_the_tolerance_that_is_named_passes(size, base):
     assert named <= 1.02 * c.fields[0].max_abs_diff
 
 
+def test_on_a_circle_no_tolerance_is_named():
+    """|a-b| is of a - b as float64 rounds it: an atol of that size says that they differ."""
+    a, b = {"pos": [4.522427979982325]}, {"pos": [6506069476.8224268]}
+    c = twinrun.compare(a, b, period="pos=7.1")
+    assert "no tolerance was given" in tolerance_note(c) and "would pass" not in tolerance_note(c)
+    assert c.fields[0].max_abs_diff < 4.38e-07
+    assert not twinrun.compare(a, b, period="pos=7.1", atol=4.38e-07).same
+    # Whatever else differs, the tolerance would hold for it and for the circle.
+    c = twinrun.compare({**a, "x": [0.0]}, {**b, "x": [1.0]}, period="pos=7.1")
+    assert "would pass" not in str(c)
+    c = twinrun.compare({**a, "x": [0.0]}, {**a, "x": [1.0]}, period="pos=7.1")
+    assert "would pass" in str(c)
+
+
 def test_what_is_said_of_a_tolerance(tmp_path: Path):
     ints = twinrun.compare({"n": np.arange(3)}, {"n": np.array([0, 1, 4])})
     assert tolerance_note(ints).endswith("; atol 2.01 tolerate_integers=True would pass")

@@ -117,6 +117,10 @@ def test_options_hold_where_no_rule_does(tmp_path: pathlib.Path) -> None:
         ('[tolerances]\nx = 1', "'tolerances' is not understood"),
         ("= 1", "is not TOML"),
         ("\xff", "is not TOML"),
+        ('[[tolerance]]\nfield = "x"\natol = ' + "1" * 5_000, "is not TOML: an integer has too many digits"),
+        ('[[tolerance]]\nfield = "x"\natol = ' + "1" * 500, "finite and not negative"),
+        ('[[tolerance]]\nfield = "x"\nulp = ' + "1" * 500, "ulp must be"),
+        ('[[tolerance]]\nfield = "x"\nperiod = ' + "1" * 500, "period must be"),
     ],
 )  # fmt: skip
 def test_what_is_not_understood_is_refused(tmp_path: pathlib.Path, text: str, said: str) -> None:

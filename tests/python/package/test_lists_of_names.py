@@ -141,3 +141,27 @@ def test_what_is_no_text(given, tmp_path):
     ):
         with pytest.raises(twinrun.TwinrunError, match="must be a text or a list of texts"):
             call()
+
+
+@pytest.mark.parametrize("given", [5, [5], b"a=b", np.array(5), ["a=b", None]])
+def test_renames_that_are_no_texts(given):
+    with pytest.raises(
+        twinrun.TwinrunError, match="rename must be a text, a list of texts or a mapping, not"
+    ):
+        twinrun.compare({"a": 1.0}, {"a": 1.0}, rename=given)
+
+
+def test_paths_that_are_no_paths(tmp_path):
+    """A list where each path is an argument of its own, and what is no path at all."""
+    np.save(tmp_path / "x.npy", np.zeros(3))
+    path = tmp_path / "x.npy"
+    for call in (
+        lambda: twinrun.index([path]),
+        lambda: twinrun.index(5),
+        lambda: twinrun.index(b"x.npy"),
+        lambda: twinrun.verify([path]),
+        lambda: twinrun.pack([path], tmp_path / "r"),
+        lambda: twinrun.restore(None, tmp_path / "r"),
+    ):
+        with pytest.raises(twinrun.TwinrunError, match="a path is a text or an object of pathlib, not"):
+            call()

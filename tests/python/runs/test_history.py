@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import re
@@ -125,6 +126,110 @@ def test_a_crash_before_the_first_line(tmp_path: Path) -> None:
                 twinrun.Run(path, existing=existing)
             assert (path / "manifest.jsonl").read_bytes() == left
             assert os.listdir(path) == ["manifest.jsonl"]
+
+
+def test_a_folder_with_the_manifest_of_another_program_is_a_folder(tmp_path: Path) -> None:
+    """A file of this name is nothing special: JSON lines of downloads, of tables, of anything."""
+    said = {
+        "object": b'{"file": "x.npy", "md5": "%d"}\n{"file": "y.npy"}\n',
+        "list": b"[%d]\n",
+        "without an end": b'{"xxh3": "0", "digest": %d, "path": "out/twinrun"}',
+    }
+    for name, line in said.items():
+        a, b = tmp_path / name / "a", tmp_path / name / "b"
+        for folder, content in ((a, line % 1), (b, line % 2)):
+            folder.mkdir(parents=True)
+            (folder / "manifest.jsonl").write_bytes(content)
+            np.save(folder / "x.npy", np.arange(3.0))
+        assert command("compare", a, a).status == 0
+        assert command("compare", a, b).status == 1
+        result = twinrun.compare(a, b)
+        assert [f.field for f in result.fields if not f.same] == ["manifest.jsonl"]
+        assert twinrun.compare(a, b, leave_out=["manifest.jsonl"]).verdict == "same"
+        twinrun.pack(a, tmp_path / name / "record")
+        twinrun.restore(tmp_path / name / "record", tmp_path / name / "back", flat=True)
+        assert (tmp_path / name / "back/manifest.jsonl").read_bytes() == line % 1
+        assert command("index", a).status == 0
+        # A report replaces what is read as little as in any folder of files.
+        check_error(command("compare", a, b, "--json", a / "x.npy"), "is read here")
+        with pytest.raises(twinrun.TwinrunError, match="is no manifest of a history"):
+            twinrun.Run(a)
+
+
+def test_files_beside_a_history_are_told(tmp_path: Path) -> None:
+    """They are not compared, and `same` must not be read as if they were."""
+    a, b = tmp_path / "a", tmp_path / "b"
+    for path in (a, b):
+        with twinrun.Run(path) as run:
+            for step in (1, 2):
+                run.capture(step, {"x": np.arange(3.0)})
+    assert twinrun.compare(a, b).notes == []
+    # What twinrun keeps there is not told, whatever state it is in.
+    (a / ".twinrun-0123456789abcdef.tmp").touch()
+    (a / "step-0000000009").mkdir()
+    (a / "step-leftovers").mkdir()
+    assert twinrun.compare(a, b).notes == [] and twinrun.pack(a, tmp_path / "record").notes == []
+    (a / "log.txt").write_text("1")
+    (b / "log.txt").write_text("2")
+    (a / "sub").mkdir()
+    (a / "step-7").mkdir()
+    (a / "rank-00001.jsonl").write_text("mine")
+    (a / "step-0000000009" / "x.npy").touch()
+    (b / os.fsdecode(b"\xff.txt")).touch()
+    (b / "rank-1.jsonl").touch()
+    of_a = (
+        f"{a}: 5 other files beside the history are not compared: log.txt, rank-00001.jsonl, step-0000000009 and "
+        "2 more; name them to compare them"
+    )
+    result = twinrun.compare(a, b)
+    assert result.verdict == "same" and result.notes[0] == of_a
+    assert result.notes[1].startswith(
+        f"{b}: 3 other files beside the history are not compared: log.txt, rank-1.jsonl"
+    )
+    report = tmp_path / "r.json"
+    done = command("compare", a, b, "-v", "--json", report)
+    assert done.status == 0 and of_a in done.out and f"{b}: 3 other files" in done.out
+    assert json.loads(report.read_text())["notes"][0] == of_a
+    (b / "rank-1.jsonl").unlink()
+    (b / os.fsdecode(b"\xff.txt")).unlink()
+    said = f"{b}: 1 other file beside the history is not compared: log.txt; name it to compare it"
+    assert said in twinrun.compare(a, b).notes
+    packed = twinrun.pack(a, tmp_path / "record-2").notes
+    why = "left out: it lies beside the history and is no part of it"
+    assert packed == [
+        (name, why) for name in ("log.txt", "rank-00001.jsonl", "step-0000000009", "step-7", "sub")
+    ]
+    done = command("pack", a, tmp_path / "record-3")
+    assert done.status == 0 and f"log.txt: {why}" in done.out
+
+
+def test_a_damaged_manifest_is_no_other_programs(tmp_path: Path) -> None:
+    """Whatever byte of its first line is another one; and where this line is gone, the steps tell."""
+    run, path = tmp_path / "run", tmp_path / "run/manifest.jsonl"
+    with twinrun.Run(run) as writing:
+        writing.capture(1, {"x": np.arange(3.0)})
+    whole = path.read_bytes()
+    end = whole.index(b"\n")
+    contents = [b'{"x": 1}\n' + whole, whole[end + 1 :]]
+    mark = next((run / "step-0000000001").glob(".twinrun-*"))
+    for at in range(end):
+        for byte in b'x1"':
+            contents.append(whole[:at] + bytes([byte]) + whole[at + 1 :])
+    for at, content in enumerate(contents):
+        if content == whole:
+            continue
+        path.write_bytes(content)
+        if at == 2:  # the first line alone is enough
+            mark.unlink()
+        check_raises_damaged(run)
+    path.write_bytes(contents[2])
+    check_error(command("compare", run, run), "manifest.jsonl: damaged: line 1")
+    check_error(command("pack", run, tmp_path / "record"), "manifest.jsonl: damaged: line 1")
+
+
+def check_raises_damaged(run: Path) -> None:
+    with pytest.raises(twinrun.errors.DamagedFile, match="damaged: line 1"):
+        twinrun.runs.opening.open_subject(run)
 
 
 def test_nothing_is_begun_over_what_is_left_of_a_history(tmp_path: Path) -> None:
