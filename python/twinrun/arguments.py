@@ -205,9 +205,26 @@ def utf8(text: str, what: str, where: str | None = None) -> str:
     return text
 
 
+def _path_text(path: object) -> str | bytes:
+    try:
+        return os.fspath(path)  # type: ignore[call-overload]
+    except TypeError:
+        raise _no_path(path) from None
+
+
+def _no_path(given: object) -> TwinrunError:
+    each = isinstance(given, (list, tuple, set))
+    return TwinrunError(
+        f"a path is a text or an object of pathlib, not {in_short(given)}",
+        fix="give each path on its own" if each else None,
+    )
+
+
 def checked_path(path: str | os.PathLike[str]) -> str:
     """The path of a file or folder as the core can take it."""
-    text = os.fspath(path)
+    text = _path_text(path)
+    if not isinstance(text, str):
+        raise _no_path(path)
     if "\0" in text:  # the core would take what stands before it
         raise FormatError("a path has no zero byte", where=repr(text), fix="check the path")
     return utf8(text, "its name", text)
@@ -217,7 +234,7 @@ def any_path(path: str | os.PathLike[str]) -> str:
     """The path of a file or folder whose name may be any bytes: for functions that take paths by
     os.fsencode.
     """
-    text = os.fsdecode(path)
+    text = os.fsdecode(_path_text(path))
     if "\0" in text or not text:
         raise FormatError("a path is not empty and has no zero byte", where=repr(text), fix="check the path")
     return text

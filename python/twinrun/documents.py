@@ -57,6 +57,8 @@ def read_toml(path: str | os.PathLike[str], what: str = "file") -> dict[str, Any
         return tomllib.loads(text.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as e:
         raise DamagedFile(f"is not TOML: {e}", where=path) from None
+    except ValueError:  # Python reads integers of 4300 digits, and TOML has those of 64 bits
+        raise DamagedFile("is not TOML: an integer has too many digits", where=path) from None
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

@@ -30,6 +30,7 @@ from .marks import (
     STUDY_FOLDERS,
     STUDY_KEYS,
     VALUES_MAGIC,
+    has_manifest,
 )
 
 if TYPE_CHECKING:
@@ -272,7 +273,7 @@ def _entries(path: str | os.PathLike[str]) -> Iterator[str | os.PathLike[str]]:
         if not _is_report(beside := os.fspath(path) + ".json"):
             yield beside
         return
-    if os.path.isfile(os.path.join(path, MANIFEST)):
+    if has_manifest(path):
         from pathlib import Path
 
         for part in _history_parts(Path(path)):
@@ -343,7 +344,7 @@ def _is_of_step(path: str) -> bool:
     # Early histories have no marks.
     early = _STEP_FOLDER.fullmatch(os.path.basename(folder))
     return any(map(STEP_MARK.fullmatch, os.listdir(folder))) or (
-        early is not None and os.path.isfile(os.path.join(os.path.dirname(folder), MANIFEST))
+        early is not None and has_manifest(os.path.dirname(folder))
     )
 
 

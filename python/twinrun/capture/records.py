@@ -12,6 +12,7 @@ from .. import _core
 from ..arguments import MEMORY, any_path, check_settings, own_folder, own_source, step_number, whole_number
 from ..errors import DamagedFile, FormatError, MissingFile, TwinrunError
 from ..formats.folder import is_history
+from ..runs.beside import names_beside
 from ..runs.histories import HistorySubject
 from ..runs.unnamed import error_of_unnamed, unnamed_of
 from ..runs.verify import damage_of_step, damaged_metadata
@@ -176,12 +177,16 @@ def _known_steps(record: str, append: bool) -> list[int]:
 
 
 def _notes_of_history(source: str) -> list[tuple[str, str]]:
-    """Steps that a history names and that cannot be packed."""
+    """Steps that a history names and that cannot be packed, and what lies beside it."""
     history = _core.open_history(source)
     notes = [(f"step {step}", "left out: not every rank committed it") for step in history.incomplete]
     for step in history.steps:
         if not all(rank.data for rank in step.ranks):
             notes.append((f"step {step.step}", "left out: only its metadata was kept"))
+    notes += [
+        (name, "left out: it lies beside the history and is no part of it")
+        for name in names_beside(source, history)
+    ]
     return notes
 
 

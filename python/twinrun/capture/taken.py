@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 
 from ..errors import TwinrunError
-from ..formats.folder import MANIFEST
+from ..marks import MANIFEST, begins_history
 
 __all__ = ["in_words"]
 
 _TAKEN = "holds a history already"  # as the core says it
-_MOST = 1 << 16  # bytes of the line that tells what a manifest is
 
 
 def in_words(error: TwinrunError, folder: str, fix: str) -> TwinrunError:
@@ -22,7 +19,7 @@ def in_words(error: TwinrunError, folder: str, fix: str) -> TwinrunError:
     """
     if _TAKEN not in str(error):
         return error
-    if not _begins_a_history(os.path.join(folder, MANIFEST)):
+    if not begins_history(os.path.join(folder, MANIFEST)):
         # Neither to append nor to replace would work: both read the file first.
         return TwinrunError(
             f"holds a file {MANIFEST} that is no manifest of a history",
@@ -30,10 +27,3 @@ def in_words(error: TwinrunError, folder: str, fix: str) -> TwinrunError:
             fix="name another folder, or move that file away",
         )
     return TwinrunError(_TAKEN, where=folder, fix=fix)
-
-
-def _begins_a_history(manifest: str) -> bool:
-    with contextlib.suppress(OSError, ValueError, RecursionError), open(manifest, "rb") as file:
-        said = json.loads(file.readline(_MOST))
-        return isinstance(said, dict) and "twinrun_history" in said
-    return False

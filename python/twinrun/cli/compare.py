@@ -82,10 +82,7 @@ class _Reports(NamedTuple):
                 from ..report.junit import write_junit_error
 
                 write_junit_error(self.junit, run_a, run_b, said)
-        if self.listing is not None:
-            from ..report.listing import remove_listing
-
-            remove_listing(self.listing)
+        # A list has no form for an error: what the user has there stays.
 
     def write_trace(self, result: TraceComparison) -> None:
         if self.json_file is not None:
@@ -124,13 +121,9 @@ class _Reports(NamedTuple):
 
             write_junit(self.junit, result)
         if self.listing is not None:
-            from ..report.listing import remove_listing, write_differences
+            from ..report.listing import write_differences
 
-            try:
-                write_differences(result, self.listing)
-            except BaseException:
-                remove_listing(self.listing)
-                raise
+            write_differences(result, self.listing)
 
 
 # Of `git bisect run`: a commit that cannot be tested is skipped, and 128 or more ends the search.

@@ -24,6 +24,7 @@ __all__ = [
     "bytes_read_by",
     "distance",
     "facts_of",
+    "finite_scalars",
     "place_text",
 ]
 
@@ -73,7 +74,8 @@ class FieldComparison:
         |a - b| there.
     max_abs_diff : float or None
         The largest |a - b|. Where `max_abs_diff_is_bound`, it is an upper bound; None where not even a bound
-        is known. With a period, it is made of a - b as float64 rounds it: the verdict is not.
+        is known. With a period, it is made of a - b as float64 rounds it, and the verdict is not: an `atol`
+        of this size may be too small. The same holds for `max_rel_diff`, `rms_diff` and `rms_diff_all`.
     max_abs_diff_is_bound : bool
         True: a part was proven without reading, and `max_abs_diff` bounds it.
     max_abs_diff_at_least : float
@@ -87,10 +89,12 @@ class FieldComparison:
     max_rel_index : tuple of int or None
         Where it is.
     rms_diff : float or None
-        Root mean square of |a - b| over the scalars that differ; None where `different_is_exact` is False.
-        The squares are float64: of differences above 1e154 or below 1e-154 it is infinite, 0 or not precise.
+        Root mean square of |a - b| over the scalars that differ, without those of an infinite difference;
+        None where `different_is_exact` is False. The squares are float64: of differences above 1e154 or below
+        1e-154 it is infinite, 0 or not precise.
     rms_diff_all : float or None
-        The same over all scalars. Where `rms_diff_all_is_bound`, it is an upper bound.
+        The same over all scalars, without those of an infinite difference, also where the tolerance allows
+        it. Where `rms_diff_all_is_bound`, it is an upper bound.
     rms_diff_all_is_bound : bool
         True: a part was proven without reading.
     histogram, histogram_different : list of int
@@ -438,6 +442,15 @@ def _stages(found: Found) -> dict[str, dict]:
     }
 
 
+def finite_scalars(scalars: int, infinite: int, histogram: Sequence[int]) -> int:
+    """How many scalars have a finite |a - b|, of which alone root mean squares are made.
+
+    A tolerance may allow an infinite one: `infinite` counts those that differ, the last bin of the histogram
+    all. Of particles that only one run has, no histogram is made.
+    """
+    return scalars - max(infinite, histogram[-1] if histogram else 0)
+
+
 def facts_of(
     found: Found, a: FieldRef, place: Place, decision: Decision, reason: str, seconds: float
 ) -> FieldComparison:
@@ -446,7 +459,7 @@ def facts_of(
     finite = r.different - r.infinite
     # Root mean square over everything: exact where all was read, else what the proofs allow.
     sum_squares = r.sum_squares_of_all(_core.Tolerance(decision.atol, decision.rtol))
-    total_finite = r.scalars - r.infinite
+    total_finite = finite_scalars(r.scalars, r.infinite, r.histogram)
     rms_all = (
         None if math.isnan(sum_squares) else math.sqrt(sum_squares / total_finite) if total_finite else 0.0
     )

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ..errors import Incomparable, TwinrunError
+from ..errors import Incomparable, TwinrunError, in_short
 from ..formats.facts import NOT_COMPARED, SUMMARY, Fact
 from ..formats.texts import MASK, SUFFIX, column_name, text_array
 from ..runs.arrays import taken
@@ -116,7 +116,23 @@ def renames_of(given: str | Mapping[str, str] | Iterable[str] | None) -> tuple[R
         return (parse_rename(given),)
     if isinstance(given, Mapping):
         return tuple(Rename(str(old), str(new)) for old, new in given.items())
-    return tuple(one if isinstance(one, Rename) else parse_rename(one) for one in given)
+    if isinstance(given, (bytes, bytearray)) or not isinstance(given, Iterable):
+        raise _no_renames(given)
+    try:
+        rules = list(given)
+    except TypeError:  # an array of NumPy without dimensions says that it can be iterated over
+        raise _no_renames(given) from None
+    for one in rules:
+        if not isinstance(one, (str, Rename)):
+            raise _no_renames(one)
+    return tuple(one if isinstance(one, Rename) else parse_rename(one) for one in rules)
+
+
+def _no_renames(given: object) -> TwinrunError:
+    return TwinrunError(
+        f"rename must be a text, a list of texts or a mapping, not {in_short(given)}",
+        fix="write rename='OLD=NEW' or rename={'OLD': 'NEW'}",
+    )
 
 
 def unused(renames: Sequence[Rename], used: frozenset[int], label: str) -> list[Incomparable]:

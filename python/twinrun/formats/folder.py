@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from .. import _core
 from ..errors import FormatError, MissingFile, TwinrunError
-from ..marks import MANIFEST, METADATA_SUFFIX
+from ..marks import MANIFEST, METADATA_SUFFIX, has_manifest
 from . import by_name, by_suffix, detect, format_named, formats, npy_among, open_file, open_whatever
 from .files import is_own, may_be_own, reading
 from .model import Field, FileContent, Format, renamed
@@ -28,13 +28,13 @@ _MOST_FILES = 10_000_000
 
 
 def is_history(folder: str) -> bool:
-    """Whether a folder is a history that twinrun captured, by its manifest.
+    """Whether a folder is a history that twinrun captured, by its manifest; a damaged one counts.
 
     Raises TwinrunError if that is not a file.
     """
     manifest = os.path.join(folder, MANIFEST)
     if os.path.isfile(manifest):
-        return True
+        return has_manifest(folder)
     # Without this error the rest of a damaged history would be read as plain files, and called
     # intact.
     if os.path.lexists(manifest):

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..arithmetic import any_values
+from ..comparison.field import finite_scalars
 from ..comparison.overview import of_fields, where_they_part
 from ..comparison.words import first_values, ranked, tolerance_text, verdict_line
 from ..comparison.work import Comparison, FieldComparison, histogram_edges
@@ -60,6 +61,7 @@ class _Group:
     count: int = 0
     largest: float | None = 0.0
     bound: bool = False
+    finite: int = 0  # scalars with a finite |a-b|, which the squares are of
     squares: float | None = 0.0
     squares_are_bounds: bool = False
     first: FieldComparison | None = None
@@ -76,7 +78,8 @@ class _Group:
         elif f.max_abs_diff >= self.largest:
             self.bound = f.max_abs_diff_is_bound and (self.bound or f.max_abs_diff > self.largest)
             self.largest = f.max_abs_diff
-        finite = f.elements - f.infinite
+        finite = finite_scalars(f.elements, f.infinite, f.histogram)
+        self.finite += finite
         rms = f.rms_diff_all
         self.squares_are_bounds = self.squares_are_bounds or f.rms_diff_all_is_bound
         if self.squares is not None:
@@ -88,7 +91,9 @@ class _Group:
 
     @property
     def rms(self) -> float | None:
-        return None if self.squares is None or not self.elements else math.sqrt(self.squares / self.elements)
+        if self.squares is None or not self.elements:
+            return None
+        return math.sqrt(self.squares / self.finite) if self.finite else 0.0
 
     def different_text(self) -> str:
         return ("" if self.exact else "≥ ") + f"{self.different:,}"

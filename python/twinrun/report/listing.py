@@ -16,7 +16,7 @@ from ..arithmetic import any_values
 from ..comparison.differences import Differences, differences
 from ..comparison.work import Comparison
 from ..errors import MissingPackage, TwinrunError
-from ..outputs import csv_writer, named_by_user, replacing
+from ..outputs import csv_writer, replacing
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,7 +26,7 @@ else:
 if TYPE_CHECKING:
     import pyarrow
 
-__all__ = ["COLUMNS", "remove_listing", "write_differences"]
+__all__ = ["COLUMNS", "write_differences"]
 
 COLUMNS = ("step", "rank", "field", "index", "id", "a", "b", "abs_diff", "a_integer", "b_integer")
 _ROW_GROUP = 1 << 18  # rows
@@ -65,16 +65,9 @@ def write_differences(comparison: Comparison, path: str | os.PathLike[str]) -> i
     return count
 
 
-def remove_listing(path: str | os.PathLike[str]) -> None:
-    """Removes the list of an earlier comparison, so that it cannot be taken for the list of this one."""
-    if os.path.isfile(path):
-        with contextlib.suppress(OSError):
-            os.unlink(named_by_user(path))
-
-
 @contextlib.contextmanager
 def _replacing(path: str) -> Iterator[str]:
-    """A temporary name beside the file, which replaces the file at the end; after an error it is removed."""
+    """A temporary name beside the file, which replaces it at the end; after an error it is as it was."""
     if os.path.exists(path) and not os.path.isfile(path):  # a device or a pipe is not replaced
         raise TwinrunError(
             "cannot write the differences: it is not a regular file", where=path, fix="name another file"

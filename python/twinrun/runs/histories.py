@@ -11,6 +11,7 @@ from typing import Any
 from .. import _core
 from ..errors import DamagedFile, FormatError, Incomparable, Stale, TwinrunError, Unmatched
 from ..formats.files import reading
+from .beside import beside_note, names_beside
 from .fields import FieldRef, refs_of_metadata
 from .metadata import check_content, check_current
 from .subject import Listed, ListedPlaces, Opened, Place, Subject
@@ -117,6 +118,8 @@ class HistorySubject(Subject):
         self.unnamed = unnamed_of(path, history, label)
         if self.unnamed is not None:
             self.notes.append(str(self.unnamed))
+        if beside := beside_note(names_beside(path, history)):
+            self.notes.append(f"{label}: {beside}")
 
     def size(self, place: Place) -> int:
         _, files = self._files[place]

@@ -15,7 +15,7 @@ from ..formats import FileContent, formats
 from ..formats.facts import NOT_COMPARED, SUMMARY
 from ..formats.folder import Listing, is_data_set, is_history, list_folder, told_format
 from ..formats.opaque import NAME as BYTES
-from ..marks import MANIFEST, METADATA_SUFFIX
+from ..marks import METADATA_SUFFIX, has_manifest
 from ..urls import foreign_scheme, is_url
 from .fields import refs_of_metadata
 from .files import Files, one_array_format
@@ -79,6 +79,14 @@ def _mode(path: str) -> int | None:
         return None
 
 
+def _is_utf8(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _no_data(path: str, listing: Listing) -> MissingFile:
     """Why nothing in a folder is compared: it is empty, or all files in it are of unknown formats."""
     there = [file.relative for file in listing.files] + [name for name, _ in listing.unreadable]
@@ -122,7 +130,7 @@ def open_subject(
         from .remote import open_remote
 
         return open_remote(path, options)
-    if os.path.isfile(os.path.join(path, MANIFEST)):
+    if has_manifest(path):
         return HistorySubject(path)
     mode = _mode(path)
     if mode is None:
@@ -146,7 +154,9 @@ def open_subject(
         raise _no_data(path, listing)
     subject = Files("folder", path, listing.files, options, listing.has_metadata, at_hand)
     subject.notes.extend(f"{path}/{name} is ignored: {why}" for name, why in listing.ignored)
-    subject.notes.extend(f"{path}/{name} is compared as bytes: {why}" for name, why in listing.unknown)
+    # A file whose name is not UTF-8 is not compared at all, which is a problem of its own.
+    as_bytes = [(name, why) for name, why in listing.unknown if _is_utf8(name)]
+    subject.notes.extend(f"{path}/{name} is compared as bytes: {why}" for name, why in as_bytes)
     subject.skipped = [(name, os.path.join(path, name), why) for name, why in listing.unreadable]
     return subject
 

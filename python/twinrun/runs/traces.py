@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from .. import _core
 from ..errors import Incomparable, TwinrunError
-from ..marks import MANIFEST, METADATA_SUFFIX, TRACE_EVENTS
+from ..marks import METADATA_SUFFIX, TRACE_EVENTS, has_manifest
 
 if TYPE_CHECKING:
     from .subject import Subject
@@ -31,7 +31,7 @@ def _rank_folders(path: str) -> dict[int, str]:
         if matched is None:
             continue
         folder = os.path.join(path, name)
-        if os.path.isfile(os.path.join(folder, MANIFEST)):
+        if has_manifest(folder):
             if int(matched[1]) in found:
                 raise Incomparable(f"two folders of rank {int(matched[1])}", where=path)
             found[int(matched[1])] = folder
@@ -40,7 +40,7 @@ def _rank_folders(path: str) -> dict[int, str]:
 
 def histories_of_ranks(path: str) -> dict[int, str]:
     """{rank: folder} of a history, or of a folder with a history of each rank."""
-    if os.path.isfile(os.path.join(path, MANIFEST)):
+    if has_manifest(path):
         return {0: path}
     return _rank_folders(path)
 
@@ -82,7 +82,7 @@ def _first_is_traced(folders: dict[int, str]) -> bool:
 
 def holds_history(path: str | os.PathLike[str]) -> bool:
     """Whether a path is a folder with the manifest of a history."""
-    return os.path.isfile(os.path.join(os.fsdecode(path), MANIFEST))
+    return has_manifest(os.fsdecode(path))
 
 
 def has_traced_ranks(path: str | os.PathLike[str]) -> bool:

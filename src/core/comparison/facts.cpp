@@ -158,7 +158,7 @@ FieldFacts facts_of(const FieldResult& found, const RunField& a, Step step, std:
         if (finite != 0) f.rms_diff = std::sqrt(read.sum_squares_different / static_cast<double>(finite));
         if (!f.different_is_exact) f.rms_diff = kUnknown;
         const double squares = sum_squares_of_all(read.sum_squares, found.proven, decision.tolerance);
-        // Squares are of finite differences: a tolerance may allow an infinite one, which its bin counts.
+        // Squares are of finite differences. A tolerance may allow an infinite one: its bin counts.
         const std::uint64_t total = found.scalars - read.all.back();
         if (!std::isnan(squares) && f.different_is_exact)
             f.rms_diff_all = total != 0 ? std::sqrt(squares / static_cast<double>(total)) : 0.0;
