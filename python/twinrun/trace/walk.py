@@ -219,7 +219,7 @@ class Walk:
             self.result.origins.append(origin)
 
     def _call_of(self, e: Event) -> tuple[int, int]:
-        """(which of the calls at its place an event belongs to, how many there are); (0, 0) where one alone."""
+        """(which of the calls at its place an event belongs to, how many there are); (0, 0) for one alone."""
         place = e.microbatch, e.phase, e.module, e.operation
         calls = [
             o.call
