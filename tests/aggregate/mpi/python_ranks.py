@@ -227,7 +227,7 @@ def reasons(folder: Path, last: int) -> None:
             both(functools.partial(call, path, [wrong if mine else square.copy()]), "the other order")
             both(functools.partial(call, f"{path}\0x" if mine else path, [square.copy()]), "zero byte")
             both(functools.partial(call, "" if mine else path, [square.copy()]), "not empty")
-            both(functools.partial(call, 3 if mine else path, [square.copy()]), "no path")
+            both(functools.partial(call, 3 if mine else path, [square.copy()]), "a path is a text")
         both(lambda: aggregate.write(path, [square.astype("f4") if mine else square]), "float32")
         background = functools.partial(aggregate.write_begin, path)
         background([square])
