@@ -343,8 +343,9 @@ class Warp {
     [[nodiscard]] static __device__ Way one_turn(double straight, const Circle& circle) {
         const double other = absolute_value(straight - circle.period);
         const bool round = other < straight;
-        // Numbers of other types are seldom so near that rounding could matter on a line.
-        const bool exact = kKind == Kind::f64 && !round;
+        // Of float64 no rounding matters where the straight way is the shorter one, as on a line.
+        // Numbers of other types are seldom so near that it could.
+        const bool exact = kKind == Kind::f64 && straight < other;
         return {round ? other : straight, exact ? 0 : circle.period * kDoubtOfPeriod, round};
     }
     [[nodiscard]] static __device__ Way any_turns(double difference, const Circle& circle) {
@@ -736,9 +737,11 @@ class Warp {
         if constexpr (kShort) decode<kKind>(words_a, 0, scalar(), first, &beyond);
         if constexpr (kRule == Rule::circles) {
             const Ring ring = ring_of(g);
-            conclude(g, look_round(g, ring, first, words_a, words_b, &beyond), beyond, ring);
+            const Found f = look_round(g, ring, first, words_a, words_b, &beyond);
+            conclude(g, f, beyond, ring);
         } else {
-            conclude(g, look_on_line(g, first, words_a, words_b, &beyond), beyond, {});
+            const Found f = look_on_line(g, first, words_a, words_b, &beyond);
+            conclude(g, f, beyond, {});
         }
     }
     __device__ void conclude(const Group& g, const Found& f, bool beyond, const Ring& ring) {

@@ -676,6 +676,34 @@ TEST(DeviceDifference, EqualsThePortableKernelsHalfWayRound) {
     }
 }
 
+// |a - b| rounds to half the period and is more: the other way round is as far apart as is allowed.
+TEST(DeviceDifference, ADistanceThatRoundsToHalfWayRound) {
+    TWR_TEST_DEVICE(device);
+    for (const double period : {2.0, 0.5, 0x1p60}) {
+        for (const std::uint64_t at : {0, 7, 300, 511}) {
+            for (const std::uint64_t ulps : {Measure::kNoUlps, std::uint64_t{4}}) {
+                const double half = period / 2;
+                std::vector<double> x(512, half / 3);
+                std::vector<double> y = x;
+                x[at] = half;
+                y[at] = -half * 0x1p-53;
+                Stretch s;
+                s.scalars = x.size();
+                s.a.resize(x.size() * sizeof(double));
+                s.b.resize(x.size() * sizeof(double));
+                std::memcpy(s.a.data(), x.data(), s.a.size());
+                std::memcpy(s.b.data(), y.data(), s.b.size());
+                DeviceDifference what;
+                what.scalar = DType::f64;
+                what.rule = {{std::nextafter(half, 0.0), 0}, true, {.ulps = ulps, .period = {period}}};
+                what.chunk_scalars = 128;
+                SCOPED_TRACE(named(what, {s}, Likeness::ties, what.rule.measure));
+                check(device, what, {s});
+            }
+        }
+    }
+}
+
 // The first of equal maxima is the one that is told, wherever they lie.
 TEST(DeviceDifference, TiesGoToTheSmallestIndex) {
     TWR_TEST_DEVICE(device);
