@@ -99,19 +99,19 @@ def run(library: str, folder: Path, command: list[str], wait: bool = True, **var
     return status, read(folder)
 
 
-def read(folder: Path) -> dict[str, dict]:
-    """Profiles by name, each checked by itself."""
+def read(folder: Path, *, running: bool = False) -> dict[str, dict]:
+    """Profiles by name, each checked by itself. running: they may have been written within a call."""
     found = {}
     for path in sorted((folder / "profiles").iterdir()):
         expect(path.name.startswith("PROFILE-") and path.name.endswith(".json"), f"left behind: {path.name}")
         profile = json.loads(path.read_text())
-        consistent(profile, path.name)
+        consistent(profile, path.name, running)
         found[path.name] = profile
     return found
 
 
-def consistent(profile: dict, name: str) -> None:
-    """What holds of every profile."""
+def consistent(profile: dict, name: str, running: bool) -> None:
+    """What holds of every profile. One that was written within a call may have counted it in part."""
     expect(profile["version"] == 1, f"{name}: version")
     expect(
         0 <= profile["wall"] and abs(profile["end"] - profile["start"] - profile["wall"]) < 1e-6,
@@ -120,7 +120,10 @@ def consistent(profile: dict, name: str) -> None:
     expect(profile["own_cost_seconds"] >= 0 and profile["cpu"] >= 0, f"{name}: cost")
     for call, facts in profile["calls"].items():
         expect(facts["group"] in GROUPS, f"{name}: {call}: group")
-        expect(sum(facts["histogram"]) == facts["count"], f"{name}: {call}: histogram")
+        within = facts["count"] - sum(facts["histogram"])
+        expect(0 <= within <= running, f"{name}: {call}: histogram")
+        if within:
+            continue
         expect(0 <= facts["largest_seconds"] <= facts["seconds"] + 1e-9, f"{name}: {call}: largest")
         # Bins are powers of two of nanoseconds; 2%, for the scale of the clock is known better at the end than at first.
         low = sum(n * 2**i for i, n in enumerate(facts["histogram"])) * 0.98e-9
@@ -223,9 +226,10 @@ def ends(library: str, program: str, folder: Path) -> None:
         expect(process.wait(timeout=600) == -number, f"{number.name}: status {process.returncode}")
         for path in (place / "profiles").glob(".profile-*"):
             path.unlink()  # killed while it wrote
-        calls = one(read(place))["calls"]
+        calls = one(read(place, running=True))["calls"]
         expect(calls["open"]["count"] == 1 and calls["pwrite"]["count"] > 100, f"{number.name}: {calls}")
-        expect(calls["pwrite"]["bytes"] == 4 * calls["pwrite"]["count"], f"{number.name}: bytes")
+        beside = 4 * calls["pwrite"]["count"] - calls["pwrite"]["bytes"]
+        expect(0 <= beside <= 4, f"{number.name}: bytes")
 
 
 def delayed(library: str, program: str, folder: Path) -> None:
