@@ -8,6 +8,7 @@ import re
 
 __all__ = [
     "GOLDEN_MANIFEST",
+    "JOURNAL",
     "JOURNAL_KEYS",
     "MANIFEST",
     "METADATA_MAGIC",
@@ -49,7 +50,7 @@ JOURNAL_KEYS = frozenset(
 )  # of the first line of an I/O study's journal
 NOISE = "noise report"  # the kind of a document with a measurement of noise
 
-_JOURNAL = re.compile(r"rank-\d{5,}\.jsonl")  # of a history of several ranks: spec/history.md
+JOURNAL = re.compile(r"rank-(\d{5,})\.jsonl")  # of a history of several ranks: spec/history.md
 _MOST_LINE = 16 << 20  # bytes: longer first lines are not looked into
 # Keys of the first line of a manifest, all of which it has: one that is damaged keeps most of them.
 _KEYS = (b'"atol"', b'"chunk_bytes"', b'"digest"', b'"keep_data"', b'"residue_bits"', b'"rtol"', b'"xxh3"')
@@ -64,7 +65,7 @@ def begins_history(manifest: str | os.PathLike[str]) -> bool:
 
 def is_journal(path: str | os.PathLike[str]) -> bool:
     """Whether a file has the name and the beginning of the journal of a rank, of whichever history."""
-    named = _JOURNAL.fullmatch(os.path.basename(path)) is not None
+    named = JOURNAL.fullmatch(os.path.basename(path)) is not None
     return named and b'"twinrun_journal"' in _first_line(path)
 
 

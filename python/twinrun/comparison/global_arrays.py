@@ -54,7 +54,7 @@ def compare_global_arrays(
             pairs = [(at, e) for at, (_, e) in enumerate(entries) if not isinstance(e, TwinrunError)]
             of_share, found.pairs = pieces_of_share(pairs, share, request.settings)
             mine: dict[int, list[Piece]] = {}
-            for piece in of_share if request.goes_on or not scattered else ():
+            for piece in of_share:
                 mine.setdefault(piece.at, []).append(piece)
             for at, (place, entry) in enumerate(entries):
                 if isinstance(entry, TwinrunError):
@@ -65,9 +65,7 @@ def compare_global_arrays(
             if scattered:
                 # Not Unmatched: `common` must not leave out a rank that one run lost.
                 lacking = "; ".join(map(str, missing_ranks(match, request.a, request.b)))
-                where = "" if match.step is None else f" at step {match.step}"
-                nothing = "" if match.lacks_ranks else f" not compared{where}:"
-                problem = Incomparable(f"{fields_named(scattered)}:{nothing} {lacking}")
+                problem = Incomparable(f"{fields_named(scattered)}: {lacking}")
                 found.problems.append((len(entries), request.kept(problem, match)))
     except TwinrunError as error:
         if not request.goes_on:
@@ -82,7 +80,7 @@ def _entries(
     request: Request, match: StepMatch, held: Sequence[_Held], rank_by_rank: bool
 ) -> tuple[list[_Entry], list[str]]:
     """The field pairs to compare; and fields that could only be compared rank by rank, on ranks that only one
-    run has. Where a step lacks ranks, these fields are compared on the ranks that both have.
+    run has.
 
     rank_by_rank: fields that are no parts of global arrays may be paired by rank.
     """
@@ -102,13 +100,9 @@ def _entries(
             of_a, of_b = (dict(side[name]) for side in held)
             if set(of_a) != set(of_b):
                 scattered.append(name)
-                # Runs of other rank counts divide fields otherwise: rank 0 has other elements.
-                if not match.lacks_ranks:
-                    continue
+                continue
             # the same ranks of both runs have it: numbers of a header, for example
             for rank in of_a:
-                if rank not in of_b:
-                    continue
                 place = (match.step, rank)
                 entries.append((place, _pair_at(request, place, of_a[rank], of_b[rank])))
             continue

@@ -67,16 +67,12 @@ def at_place(place: Place, a: Subject, b: Subject) -> str:
 
 @dataclass
 class StepMatch:
-    """A step of both runs. ranks_a, ranks_b: sorted.
-
-    lacks_ranks: one run lacks ranks here that it has at other steps, as both runs have the same ranks in all.
-    """
+    """A step of both runs. ranks_a, ranks_b: sorted."""
 
     step_a: int | None
     step_b: int | None
     ranks_a: list[int]
     ranks_b: list[int]
-    lacks_ranks: bool = False
 
     @property
     def step(self) -> int | None:
@@ -156,10 +152,6 @@ def match_steps(
         match = StepMatch(x, y, _in_order(of_a), _in_order(of_b))
         if match.ranks_a or match.ranks_b:
             result.matches.append(match)
-    apart = [match for match in result.matches if not same_ranks(match)]
-    if apart and {rank for _, rank in places_a} == {rank for _, rank in places_b}:
-        for match in apart:
-            match.lacks_ranks = True
     if pairs and not result.matches:
         there = sorted({rank for x, y in pairs for rank in (*in_a[x], *in_b[y])})
         raise Incomparable(

@@ -56,6 +56,7 @@ def _parts(
             inner = dict(enumerate(value))
         elif dataclasses.is_dataclass(value) and not isinstance(value, type):
             inner = {f.name: getattr(value, f.name, None) for f in dataclasses.fields(value)}
+            yield name, type(value)
         if inner is None or not deepest:
             yield name, value
         else:
@@ -73,7 +74,7 @@ def _text(value: Any) -> str | None:
     if isinstance(value, int):
         return str(value) if value.bit_length() <= _MOST_BITS else None
     if isinstance(value, str):
-        return value if value.isidentifier() else repr(value)
+        return repr(value)
     if isinstance(value, np.dtype):
         return value.name
     if isinstance(value, (bytes, *SAID)):
@@ -84,17 +85,18 @@ def _text(value: Any) -> str | None:
         parts = [_text(one) for one in value]
         told = [one for one in parts if one is not None]
         return f"({', '.join(told)}{',' if len(told) == 1 else ''})" if len(told) == len(parts) else None
-    return str(value.__name__) if _is_function(value) else None
+    return str(value.__name__) if _has_name(value) else None
 
 
-def _is_function(value: Any) -> bool:
-    """Whether it is a function with a name, compiled or not; a `functools.partial` has none."""
+def _has_name(value: Any) -> bool:
+    """Whether it is a function that its name tells, compiled or not. Those that were made within a
+    function, as initializers, have one name for all; a lambda and a `functools.partial` have none.
+    """
     # A module is a data class. To ask it for a name that it does not have would run its `setup`.
-    return (
-        callable(value)
-        and not dataclasses.is_dataclass(value)
-        and isinstance(getattr(value, "__name__", None), str)
-    )
+    if not callable(value) or dataclasses.is_dataclass(value):
+        return False
+    name, path = getattr(value, "__name__", None), getattr(value, "__qualname__", "")
+    return isinstance(name, str) and name.isidentifier() and "<" not in str(path)
 
 
 def _short(text: str) -> str:

@@ -8,6 +8,7 @@ what they are handed to becomes a part of the linear program. Where that is tran
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -54,12 +55,21 @@ def _primitive() -> Any:
     return marked
 
 
+def _tell_jet() -> None:
+    """Lets the mark pass through `jax.experimental.jet`, which refuses what it has no rule for."""
+    jet = sys.modules.get("jax.experimental.jet")  # to import it takes time
+    rules = getattr(jet, "jet_rules", None)
+    if isinstance(rules, dict) and _primitive() is not None:
+        rules.setdefault(_primitive(), lambda primals, series, **params: ([], []))
+
+
 def watch(arrays: Sequence[Any], told: Callable[[dict[int, Any]], None]) -> None:
     """Has tangents of arrays told wherever the program that is made here is differentiated forwards.
 
     told: is called while JAX makes the derivative, with {number of the array: its tangent}.
     """
     # Others have no tangents: arrays that are there, and numbers that are not real or complex.
+    _tell_jet()
     numbers = [
         at
         for at, array in enumerate(arrays)

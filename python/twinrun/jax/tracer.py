@@ -217,7 +217,7 @@ class Trace:
                 if self._stack:
                     self._problem(f"{self._stack[-1].name} began and did not end")
                     self._stack.clear()
-                for said in self.problems:
+                for said in self.problems[self._told :]:  # earlier steps have the others
                     self._writer.problem(said)
                 self._told, self._latest = len(self.problems), None
                 self._writer.capture(lambda fields: self.run.capture(self.iteration, fields))

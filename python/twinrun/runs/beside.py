@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 
 from .. import _core
 from ..formats.files import is_own, reading
-from ..marks import MANIFEST, STEP_FOLDER, STEP_MARK, is_journal
+from ..marks import JOURNAL, MANIFEST, STEP_FOLDER, STEP_MARK, is_journal
 
 __all__ = ["beside_note", "names_beside"]
 
-_JOURNAL = re.compile(r"rank-(\d{5,})\.jsonl")
 _LEFTOVERS = "step-leftovers"  # of a record: spec/history.md
 _MOST_NAMED = 3
 
@@ -33,7 +31,7 @@ def names_beside(path: str, history: _core.History) -> list[str]:
 
 
 def _is_of_a_history(entry: os.DirEntry, ranks: int) -> bool:
-    if found := _JOURNAL.fullmatch(entry.name):
+    if found := JOURNAL.fullmatch(entry.name):
         return int(found[1]) < ranks or is_journal(entry.path)
     if entry.name == _LEFTOVERS:
         return entry.is_dir()
@@ -54,5 +52,5 @@ def beside_note(names: Sequence[str]) -> str:
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     shown = ", ".join(names[:_MOST_NAMED]) + more
     if len(names) == 1:
-        return f"1 other file beside the history is not compared: {shown}; name it to compare it"
-    return f"{len(names)} other files beside the history are not compared: {shown}; name them to compare them"
+        return f"1 other file or folder beside the history is not compared: {shown}; name it to compare it"
+    return f"{len(names)} other files and folders beside the history are not compared: {shown}; name them to compare them"

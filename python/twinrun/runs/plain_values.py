@@ -38,7 +38,8 @@ def text_of(what: Any, in_sets: tuple[type, ...] = ()) -> str | None:
     if type(what) is not np.ndarray or what.dtype.kind not in "biufcmMSU":
         return None
     kind = what.dtype.newbyteorder("=")
-    if kind.kind in "fc":  # longdouble: some of its bytes say nothing, and text says all of a number
+    # Of a longdouble some bytes say nothing, and text says all of a number.
+    if kind.kind in "fc" and kind.itemsize > (8 if kind.kind == "f" else 16):
         data = "\n".join(map(str, what.ravel())).encode()
     else:
         data = what.astype(kind).tobytes()

@@ -14,7 +14,7 @@ import torch
 from ..trace.online import TraceDiverged
 from .graph_capture import capturing, refuse_graph_capture
 from .iterations import Iterations
-from .modes import no_functions, no_modes, sees_functions, sees_operations
+from .modes import no_dispatch_modes, no_functions, no_modes, sees_functions, sees_operations
 from .position import Position
 from .replicas import ReplicasDiffer
 
@@ -157,6 +157,17 @@ class Guard:
     def work_that_goes_on(self) -> contextlib.AbstractContextManager[None]:
         """The same for work that a trace does also after it stopped. Errors of it are the caller's."""
         return _Work(self, None)
+
+    @contextlib.contextmanager
+    def within_transforms(self) -> Iterator[None]:
+        """Work that reads what transforms of torch.func hold. No mode of the program sees it."""
+        with self.lock:
+            self.thread.inside = True
+            try:
+                with no_functions(), no_dispatch_modes():
+                    yield
+            finally:
+                self.thread.inside = False
 
     @contextlib.contextmanager
     def unseen(self) -> Iterator[None]:

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
 import torch
+from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _disable_current_modes
 
 __all__ = [
-    "can_leave_uncompiled", "compiling", "in_backward", "leave_uncompiled", "no_functions", "no_modes",
+    "can_leave_uncompiled", "compiling", "in_backward", "leave_uncompiled", "no_dispatch_modes", "no_functions", "no_modes",
     "sees_functions", "sees_operations", "sees_operations_alone", "unseen",
 ]  # fmt: skip
 
@@ -25,6 +26,7 @@ _NONE = contextlib.nullcontext()
 _modes = torch._C._len_torch_dispatch_stack
 _mode_at = torch._C._get_dispatch_stack_at
 _functions = torch._C._len_torch_function_stack
+_function_at = torch._C._get_function_stack_at
 _transform = torch._C._functorch.peek_interpreter_stack
 _included = torch._C._dispatch_tls_is_dispatch_key_included
 _EARLY = torch._C.DispatchKey.PreDispatch
@@ -47,8 +49,11 @@ def sees_operations_alone(own: object) -> bool:
 
 
 def sees_functions() -> bool:
-    """Whether a mode of the program sees functions of PyTorch, and what tensors are asked for."""
-    return _functions() > 0
+    """Whether a mode of the program sees functions of PyTorch, and what tensors are asked for. That of
+    `torch.set_default_device` does not count: it does nothing that a trace could change.
+    """
+    number = _functions()
+    return number > 0 and not (number == 1 and type(_function_at(0)) is DeviceContext)
 
 
 def no_functions() -> contextlib.AbstractContextManager:
@@ -60,14 +65,14 @@ def no_modes() -> contextlib.AbstractContextManager:
     """A context in which no dispatch mode and no transform of torch.func sees operations."""
     if _transform() is not None:
         return _outside_of_transforms()
-    return _no_dispatch_modes()
+    return no_dispatch_modes()
 
 
 @contextlib.contextmanager
 def _outside_of_transforms() -> Iterator[None]:
     from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
-    with temporarily_clear_interpreter_stack(), _no_dispatch_modes():
+    with temporarily_clear_interpreter_stack(), no_dispatch_modes():
         yield
 
 
@@ -82,7 +87,8 @@ def unseen(function: Callable[_P, _R]) -> Callable[_P, _R]:
     return call
 
 
-def _no_dispatch_modes() -> contextlib.AbstractContextManager:
+def no_dispatch_modes() -> contextlib.AbstractContextManager:
+    """A context in which no dispatch mode sees operations."""
     # PyTorch's own context takes 5 us also where there is no mode, as in most trainings.
     if _modes() == 0 and not _included(_EARLY):
         return _NONE

@@ -108,11 +108,12 @@ class ModuleHooks:
             move_last(w.module._forward_pre_hooks, hooks[0])
             move_last(w.module._forward_hooks, hooks[1])
 
-    def detach(self, watched: Iterable[Watched]) -> None:
-        """Removes the hooks of modules that are no longer in the model."""
-        for w in watched:
-            for hook in self._hooks.pop(w, ()):
-                hook.remove()
+    def detach(self, watched: Iterable[Watched]) -> list[Any]:
+        """Removes the hooks of modules, and gives what removed them."""
+        gone = [hook for w in watched for hook in self._hooks.pop(w, ())]
+        for hook in gone:
+            hook.remove()
+        return gone
 
     def forget(self) -> None:
         """All hooks have been removed."""
@@ -138,22 +139,27 @@ class ModuleHooks:
         with self._guard.work(("the input of", w.path)):
             self._enter(w, phase, args, kwargs, tangents)
 
-    def _tangents(self, w: Watched, *, held: Iterable[Owned] = (), **values: Any) -> list[Leaf]:
-        """What forward differentiation carries beside values and parameters. Not as work of the guard, which
-        takes away the transforms of torch.func: they hold it.
+    def _tangents(
+        self, w: Watched, *, held: Iterable[Owned] = (), **values: Any
+    ) -> tuple[list[Leaf], list[str]]:
+        """What forward differentiation carries beside values and parameters; and what of it cannot be read.
+        Not as work of the guard, which takes away the transforms of torch.func: they hold it.
         """
         if not differentiates_forward():
-            return []
+            return [], []
         try:
-            found = [leaf for name, value in values.items() for leaf in leaves(name, value)]
-            owned = ((one.name, one.tensor("parameter")) for one in held)
-            return tangents_of([*found, *((name, t) for name, t in owned if t is not None)])
+            with self._guard.within_transforms():
+                found = [leaf for name, value in values.items() for leaf in leaves(name, value)]
+                owned = ((one.name, one.tensor("parameter")) for one in held)
+                return tangents_of([*found, *((name, t) for name, t in owned if t is not None)])
         except Exception as e:
             if not self._guard.failed(f"the tangents of {w.path or 'the model'}", e):
                 raise
-            return []
+            return [], []
 
-    def _enter(self, w: Watched, phase: str, args: tuple, kwargs: dict, tangents: Sequence[Leaf]) -> None:
+    def _enter(
+        self, w: Watched, phase: str, args: tuple, kwargs: dict, tangents: tuple[list[Leaf], list[str]]
+    ) -> None:
         position, recorder = self._position, self._recorder
         if phase == "forward" and (w.root or not self.entered or self._model.has_lazy):
             self._look()
@@ -182,14 +188,14 @@ class ModuleHooks:
         position.frames.append(Frame(call, phase, w, sequence_number(), stops, given(taken)))
         recorder.setting(event, "settings", f"{_extra(w.module)} training={w.module.training}")
         event.structure = f"{event.structure}{w.own.line()}"
-        for name in objects:
+        for name in (*objects, *tangents[1]):
             recorder.setting(event, name, NOT_LOOKED_INTO)
         with recorder.together():
             recorder.see_leaves(event, unnamed, out=False, facts=facts)
             if named:
                 recorder.see_leaves(event, named, out=False)
-            if tangents:
-                recorder.see_leaves(event, tangents, out=False)
+            if tangents[0]:
+                recorder.see_leaves(event, tangents[0], out=False)
             if w.parameters:
                 self._see_owned(event, w.parameters, "parameter", out=False)
             if w.buffers:
@@ -206,7 +212,13 @@ class ModuleHooks:
             self._leave(w, args, kwargs, output, grads, tangents)
 
     def _leave(
-        self, w: Watched, args: tuple, kwargs: dict, output: Any, grads: bool, tangents: Sequence[Leaf]
+        self,
+        w: Watched,
+        args: tuple,
+        kwargs: dict,
+        output: Any,
+        grads: bool,
+        tangents: tuple[list[Leaf], list[str]],
     ) -> None:
         frames, recorder = self._position.frames, self._recorder
         at = len(frames) - 1
@@ -229,7 +241,7 @@ class ModuleHooks:
         else:
             held = [*leaves("args", args), *leaves("kwargs", kwargs)]
         written, gone = changed(frame.given, held)
-        for name in objects:
+        for name in (*objects, *tangents[1]):
             recorder.setting(event, name, NOT_LOOKED_INTO, out=True)
         for name in gone:
             recorder.setting(event, name, _GONE, out=True)
@@ -239,8 +251,8 @@ class ModuleHooks:
                 if other.last_call <= frame.call and frame.phase == "forward" and self._is_hooked(other):
                     self._see_uncalled(event, other, f"{other.path[len(w.path) :].lstrip('.')}.", frame.call)
             recorder.see_leaves(event, found, out=True, facts=facts)
-            if tangents:
-                recorder.see_leaves(event, tangents, out=True)
+            if tangents[0]:
+                recorder.see_leaves(event, tangents[0], out=True)
             if written:
                 self._see_written(event, written, found)
             if w.buffers and w.module.training:

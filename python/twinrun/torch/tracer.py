@@ -75,6 +75,7 @@ class Trace:
     ) -> None:
         self.problems: list[str] = []
         self._own_run, self._left = own_run, False
+        self._told_unhooked = False  # whether a warning said that the program removed hooks
         self._stepped = False  # whether an optimizer ended an iteration since the last `step`
         self._limit = self._deeper = -1  # of Python's recursion: before the trace, and in it
         self._handles: list[Any] = []
@@ -238,7 +239,12 @@ class Trace:
                 raise
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        unhooked = [] if self._guard.stopped else self._modules.unhooked()
+        if self._released:
+            return
+        unhooked: list[Watched] = []
+        if not self._guard.stopped:
+            with self._guard.work("the hooks of modules"):
+                unhooked = self._modules.unhooked()
         try:
             self._leave_mode(kind, error, trace)
             self._unhook()
@@ -337,12 +343,15 @@ class Trace:
         may differ.
         """
         gradients, self._parameters.seen = self._parameters.seen, set()
-        if self._guard.stopped or not self._position.chosen:
+        if self._guard.stopped:
+            return
+        if not self._position.chosen:
+            self._hook_again(self._modules.unhooked())
             return
         self._note_late(self._look_at_model(at_end=True))
-        self._note_unhooked(unhooked := self._modules.unhooked())
-        self._modules.detach(unhooked)
-        self._modules.attach(unhooked, self._handles)
+        unhooked = self._modules.unhooked()
+        self._hook_again(unhooked)
+        self._note_unhooked(unhooked)
         uncalled = self._uncalled.found(gradients)
         if self._modules.entered or not self._iterations.has_gradients_alone():
             self._note_uncalled(uncalled)
@@ -368,8 +377,17 @@ class Trace:
                 stacklevel=4,
             )
 
+    def _hook_again(self, unhooked: Sequence[Watched]) -> None:
+        if not unhooked:
+            return
+        gone = {id(handle) for handle in self._modules.detach(unhooked)}
+        self._handles[:] = [handle for handle in self._handles if id(handle) not in gone]
+        self._modules.attach(unhooked, self._handles)
+
     def _note_unhooked(self, unhooked: Sequence[Watched]) -> None:
-        """Modules whose hooks the program removed: what went in and came out since is not traced."""
+        """Modules whose hooks the program removed: what went in and came out since is not traced. A warning
+        says so once.
+        """
         if unhooked:
             text = (
                 f"iteration {self._position.iteration}: the program removed the hooks of {_names(unhooked)}. What went in "
@@ -377,7 +395,9 @@ class Trace:
             )
             self.problems.append(text)
             self._iterations.problem(text)
-            warnings.warn(f"twinrun: {text}", RuntimeWarning, stacklevel=4)
+            if not self._told_unhooked:
+                self._told_unhooked = True
+                warnings.warn(f"twinrun: {text}", RuntimeWarning, stacklevel=4)
 
     def _note_uncalled(self, uncalled: Sequence[Watched]) -> None:
         """The trace says so of each iteration, and a warning once."""

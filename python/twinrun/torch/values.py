@@ -15,7 +15,7 @@ from torch.autograd import forward_ad
 from ..runs.digest import digest_of_text
 from ..runs.plain_values import SAID, text_of
 from ..runs.structure import CLASS, GRAD, SAME, STRIDES, Fact, canonical, more_attributes, texts_of
-from .undrawn import generators_kept, reads_plainly
+from .readable import reads_plainly
 
 __all__ = [
     "TOO_DEEP", "Leaf", "differentiates_forward", "digest_of_text", "facts_of_parts", "gradient_leaves", "is_plain", "leaves", "local_tensors", "memory_of",
@@ -37,7 +37,8 @@ _DEEPEST = 20
 _CALLS = ("args", "kwargs")  # containers that PyTorch makes for each call
 # Looked up once: these are asked for with each value.
 _TENSOR, _PARAMETER, _STRIDED = torch.Tensor, torch.nn.Parameter, torch.strided
-_is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+_transforms = torch._C._functorch
+_is_wrapped = _transforms.is_functorch_wrapped_tensor
 _is_zero = torch.Tensor._is_zerotensor
 
 
@@ -108,26 +109,11 @@ def _walked(
     if depth >= _DEEPEST:
         raise _TooDeep
     if kind is not tuple and kind is not list and kind is not dict and _runs_code(what):
-        with generators_kept():
-            return _walked_parts(name, what, found, depth, others, facts, attributes)
-    return _walked_parts(name, what, found, depth, others, facts, attributes)
-
-
-def _runs_code(what: Any) -> bool:
-    """Whether what it holds is read by code of its own class."""
-    return isinstance(what, (Mapping, *_LISTS)) and not reads_plainly(type(what))
-
-
-def _walked_parts(
-    name: str,
-    what: Any,
-    found: list[Leaf],
-    depth: int,
-    others: list[str] | None,
-    facts: list[Fact] | None,
-    attributes: list[str] | None,
-) -> list[Leaf]:
-    kind = type(what)
+        if facts is not None:
+            facts.append((name, CLASS, kind.__name__))
+        if others is not None:
+            others.append(name)
+        return found
     if facts is not None:
         top = depth == 0 and name in _CALLS  # their class says nothing
         if kind is not tuple and kind is not list:
@@ -163,6 +149,11 @@ def _walked_parts(
     elif others is not None:
         others.append(name)
     return found
+
+
+def _runs_code(what: Any) -> bool:
+    """Whether a container is read by code of the program's own."""
+    return isinstance(what, (Mapping, *_LISTS)) and not reads_plainly(type(what))
 
 
 def gradient_leaves(gradients: Iterable[torch.Tensor | None]) -> list[Leaf]:
@@ -243,11 +234,41 @@ def differentiates_forward() -> bool:
     return forward_ad._current_level >= 0
 
 
-def tangents_of(found: Iterable[Leaf]) -> list[Leaf]:
-    """What forward differentiation (`torch.func.jvp`) carries beside tensors, each named by its tensor."""
-    tensors = [(name, one) for name, one in found if isinstance(one, _TENSOR)]
-    tangents = [(name, forward_ad.unpack_dual(t).tangent) for name, t in tensors]
-    return [(f"{name}@tangent", t) for name, t in tangents if t is not None]
+def tangents_of(found: Iterable[Leaf]) -> tuple[list[Leaf], list[str]]:
+    """(what forward differentiation (`torch.func.jvp`) carries beside tensors, the names of what cannot be
+    read), each named by its tensor.
+    """
+    tangents: list[Leaf] = []
+    unknown: list[str] = []
+    for name, one in found:
+        if not isinstance(one, _TENSOR):
+            continue
+        name = f"{name}@tangent"
+        # Below another transform, as of `jvp(grad(f))`, PyTorch does not give it.
+        hidden = _has_inner_gradients(one)
+        try:
+            tangent = (
+                None if hidden and _transforms.is_batchedtensor(one) else forward_ad.unpack_dual(one).tangent
+            )
+        except RuntimeError:
+            tangent, hidden = None, True
+        if tangent is not None:
+            tangents.append((name, tangent))
+        if hidden:
+            unknown.append(name if tangent is None else f"{name}@tangent")
+    return tangents, unknown
+
+
+def _has_inner_gradients(t: torch.Tensor) -> bool:
+    """Whether a transform that differentiates is below the innermost one that holds a tensor."""
+    if not _is_wrapped(t):
+        return False
+    t = _transforms.get_unwrapped(t)
+    while _is_wrapped(t):
+        if _transforms.is_gradtrackingtensor(t):
+            return True
+        t = _transforms.get_unwrapped(t)
+    return False
 
 
 def is_plain(t: Any) -> bool:
@@ -282,11 +303,10 @@ def local_tensors(name: str, t: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
     """
     if is_plain(t):
         return [(name, t)]
-    transforms = torch._C._functorch
-    while transforms.is_functorch_wrapped_tensor(t):
-        if transforms.is_batchedtensor(t):
-            name = f"{name}@vmap{transforms.maybe_get_bdim(t)}"
-        t = transforms.get_unwrapped(t)
+    while _is_wrapped(t):
+        if _transforms.is_batchedtensor(t):
+            name = f"{name}@vmap{_transforms.maybe_get_bdim(t)}"
+        t = _transforms.get_unwrapped(t)
     if _is_zero(t):  # it has no memory: backward passes make it for gradients that are zero
         return [(name, torch.zeros(t.shape, dtype=t.dtype, device=t.device))]
     if isinstance(t, AsyncCollectiveTensor):  # a collective is under way: its values are those after it

@@ -323,7 +323,7 @@ def compare_traces(
         since = max((n for n in result.iterations if n < first.site.iteration), default=first.site.iteration)
         if since + 1 < first.site.iteration:
             result.notes.append(
-                f"of the iterations between {since} and {first.site.iteration} there are no traces: what differs first at "
+                f"the iterations between {since} and {first.site.iteration} are not in both traces: what differs first at "
                 f"iteration {first.site.iteration} may have come about there"
             )
         result.around = next(w.near() for w in walks if w.first is first)

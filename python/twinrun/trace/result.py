@@ -318,7 +318,6 @@ class TraceComparison:
     around: list[Around] = field(default_factory=list)
     events: int = 0
     values: int = 0
-    iterations: list[int] = field(default_factory=list)
     different_values: int = 0
     unmatched: int = 0
     problems: list[str] = field(default_factory=list)
@@ -329,6 +328,7 @@ class TraceComparison:
     provenance_a: Provenance | None = field(default=None, repr=False)
     provenance_b: Provenance | None = field(default=None, repr=False)
     seconds: float = 0.0
+    iterations: list[int] = field(default_factory=list)
 
     @property
     def conditions(self) -> list[Difference] | None:

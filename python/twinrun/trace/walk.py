@@ -193,7 +193,9 @@ class Walk:
         self.seen = StructureSeen()
         # The call whose own code made the input that differs first; -1 for none.
         self._blamed = -1
-        self._events: Sequence[Event] = ()  # of run a, in the iteration under way
+        # Of run a, in the iteration under way: its events, and the numbers of calls at each place.
+        self._events: Sequence[Event] = ()
+        self._calls: dict[tuple[int, str, str, str], dict[int, int]] | None = None
 
     def problem(self, text: str) -> None:
         if len(self.result.problems) < _MOST_PROBLEMS:
@@ -220,14 +222,15 @@ class Walk:
 
     def _call_of(self, e: Event) -> tuple[int, int]:
         """(which of the calls at its place an event belongs to, how many there are); (0, 0) for one alone."""
-        place = e.microbatch, e.phase, e.module, e.operation
-        calls = [
-            o.call
-            for o in self._events
-            if (o.microbatch, o.phase, o.module, o.operation) == place and o.call >= 0
-        ]
-        calls = list(dict.fromkeys(calls))  # a module has two events
-        return (calls.index(e.call) + 1, len(calls)) if len(calls) > 1 and e.call in calls else (0, 0)
+        if self._calls is None:
+            self._calls = {}
+            for o in self._events:
+                if o.call >= 0:  # a module has two events
+                    place = o.microbatch, o.phase, o.module, o.operation
+                    numbers = self._calls.setdefault(place, {})
+                    numbers.setdefault(o.call, len(numbers) + 1)
+        numbers = self._calls.get((e.microbatch, e.phase, e.module, e.operation), {})
+        return (numbers[e.call], len(numbers)) if len(numbers) > 1 and e.call in numbers else (0, 0)
 
     def _near(self, site: Site, state: str, e: Event, found: _Found | None = None) -> None:
         if self.first is not None and self.after < 0:
@@ -252,7 +255,7 @@ class Walk:
 
     def iteration(self, number: int, a: Sequence[Event], b: Sequence[Event]) -> None:
         self._blamed = -1
-        self._events = a
+        self._events, self._calls = a, None
         wheres = f"rank {self.rank}, " if self.rank or self.names_rank else ""
         calls: dict[int, _Call] = {}  # by the number that run a gave them
         seen = self.seen = StructureSeen()
@@ -401,6 +404,7 @@ class Walk:
             return
         self._blamed = -1
         first = call.counted(Origin(self.rank, site, "input", e.module, e.kind, at, taken))
+        first.call, first.calls = self._call_of(e)
         first.generator, first.names_rank = self.first.generator, self.first.names_rank
         # Those of other ranks stand before it.
         self.result.origins[:] = [first if o is self.first else o for o in self.result.origins]

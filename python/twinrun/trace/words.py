@@ -220,7 +220,10 @@ def spans(numbers: Sequence[int]) -> str:
         else:
             found.append([n, n])
     said = [str(low) if low == high else f"{low} to {high}" for low, high in found[:10]]
-    return ", ".join(said) + (", …" if len(found) > 10 else "")
+    if len(found) > 10:  # where they end is always told
+        low, high = found[-1]
+        said[-1] = f"…, {low if low == high else f'{low} to {high}'}"
+    return ", ".join(said)
 
 
 def _compared(result: TraceComparison) -> str:

@@ -172,36 +172,6 @@ def test_a_lost_rank_is_not_left_out_as_what_only_one_run_has(
     assert twinrun.compare(only, tmp_path / ("b" if where == "a" else "a"), common=True).same
 
 
-@pytest.mark.parametrize("where", ["a", "b"])
-def test_a_lost_rank_hides_no_difference_of_the_others(tmp_path: pathlib.Path, where: str) -> None:
-    """What was compared must not agree because the step that differs was left out as a whole."""
-    x = np.arange(5.0)
-    whole = {(s, r): {"x": x} for s in (1, 2) for r in (0, 1, 2)}
-    part = {place: {"x": x + (place == (2, 0))} for place in whole if place != (2, 1)}
-    a = of_ranks(tmp_path / "a", part if where == "a" else whole)
-    b = of_ranks(tmp_path / "b", part if where == "b" else whole)
-    for rules in ({}, {"common": True}, {"steps": "2"}):
-        found = twinrun.compare(a, b, partial=True, **rules)
-        assert found.verdict == "incomparable" and any("step 2, rank 1" in p for p in found.problems)
-        assert [(f.step, f.rank, f.different) for f in found.fields if f.different] == [(2, 0, 5)]
-        assert [f.rank for f in found.fields if f.step == 2] == [0, 2]
-    for options in ((), ("--common",)):
-        done = command("compare", a, b, *options)
-        assert done.status == 2 and "what was compared differs" in done.out
-    with pytest.raises(Incomparable, match="step 2, rank 1"):
-        twinrun.compare(a, b)
-
-
-def test_fields_that_runs_of_other_ranks_divide_otherwise_are_not_compared(tmp_path: pathlib.Path) -> None:
-    """Rank 0 of two holds other elements than rank 0 of three, and the message says that none is compared."""
-    x = np.arange(5.0)
-    a = of_ranks(tmp_path / "a", {(s, r): {"x": x} for s in (1, 2) for r in range(2)})
-    b = of_ranks(tmp_path / "b", {(s, r): {"x": x + s} for s in (1, 2) for r in range(3)})
-    found = twinrun.compare(a, b, partial=True, leave_out=["nothing"])
-    assert found.verdict == "incomparable" and not found.fields
-    assert [p.split(": ")[1] for p in found.problems] == ["not compared at step 1", "not compared at step 2"]
-
-
 @pytest.mark.parametrize("fields", [None, "x"])
 def test_a_field_that_only_one_run_has_may_lie_on_a_lost_rank_too(
     tmp_path: pathlib.Path, fields: str | None

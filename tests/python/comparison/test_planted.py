@@ -241,13 +241,15 @@ class Scenario:
         pairs, problem = {}, False
         for step in {s for s, _ in (*a, *b)}:
             ranks = [{r for s, r in run if s == step} for run in (a, b)]
+            if (
+                ranks[0] and ranks[1] and ranks[0] != ranks[1]
+            ):  # one run has lost a rank: nothing that they have in common
+                problem = True
+                continue
             if ranks[0] != ranks[1]:
-                lost = bool(ranks[0] and ranks[1])  # one run has lost a rank here
-                problem |= lost or not common
-                # Runs that have other ranks at all steps divide their fields otherwise.
-                if not lost or {r for _, r in self.a} != {r for _, r in self.b}:
-                    continue
-            for rank in ranks[0] & ranks[1]:
+                problem |= not common
+                continue
+            for rank in ranks[0]:
                 here, there = a[step, rank], b[step, rank]
                 problem |= bool(set(here) ^ set(there)) and not common
                 problem |= not here and not there

@@ -178,13 +178,13 @@ def test_files_beside_a_history_are_told(tmp_path: Path) -> None:
     (b / os.fsdecode(b"\xff.txt")).touch()
     (b / "rank-1.jsonl").touch()
     of_a = (
-        f"{a}: 5 other files beside the history are not compared: log.txt, rank-00001.jsonl, step-0000000009 and "
+        f"{a}: 5 other files and folders beside the history are not compared: log.txt, rank-00001.jsonl, step-0000000009 and "
         "2 more; name them to compare them"
     )
     result = twinrun.compare(a, b)
     assert result.verdict == "same" and result.notes[0] == of_a
     assert result.notes[1].startswith(
-        f"{b}: 3 other files beside the history are not compared: log.txt, rank-1.jsonl"
+        f"{b}: 3 other files and folders beside the history are not compared: log.txt, rank-1.jsonl"
     )
     report = tmp_path / "r.json"
     done = command("compare", a, b, "-v", "--json", report)
@@ -192,7 +192,7 @@ def test_files_beside_a_history_are_told(tmp_path: Path) -> None:
     assert json.loads(report.read_text())["notes"][0] == of_a
     (b / "rank-1.jsonl").unlink()
     (b / os.fsdecode(b"\xff.txt")).unlink()
-    said = f"{b}: 1 other file beside the history is not compared: log.txt; name it to compare it"
+    said = f"{b}: 1 other file or folder beside the history is not compared: log.txt; name it to compare it"
     assert said in twinrun.compare(a, b).notes
     packed = twinrun.pack(a, tmp_path / "record-2").notes
     why = "left out: it lies beside the history and is no part of it"

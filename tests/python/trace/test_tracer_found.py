@@ -18,11 +18,12 @@ import pytest
 torch = pytest.importorskip("torch", minversion="2.4", reason="needs PyTorch 2.4: make test-torch")
 from torch import nn  # noqa: E402
 from torch.overrides import TorchFunctionMode  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import twinrun.torch  # noqa: E402
 from twinrun.errors import TwinrunError  # noqa: E402
 from twinrun.runs.plain_values import text_of  # noqa: E402
-from twinrun.torch.undrawn import reads_plainly  # noqa: E402
+from twinrun.torch.readable import reads_plainly  # noqa: E402
 from twinrun.trace.comparison import compare_traces  # noqa: E402
 from twinrun.trace.result import TraceComparison  # noqa: E402
 
@@ -234,6 +235,62 @@ def test_models_live_no_longer_than_without_a_trace(tmp_path: Path) -> None:
     assert trace.iteration == 1 and not trace.active and not trace.problems
 
 
+def test_a_trace_may_be_left_twice(tmp_path: Path) -> None:
+    with twinrun.torch.trace(three_layers(), tmp_path) as trace:
+        trace.record("x", 1.0)
+    trace.__exit__(None, None, None)
+
+
+def test_hooks_that_are_removed_in_each_iteration(tmp_path: Path) -> None:
+    model = three_layers()
+    with warnings.catch_warnings(record=True) as told, torch.no_grad():
+        warnings.simplefilter("always")
+        with twinrun.torch.trace(model, tmp_path, every=2) as trace:
+            known = len(trace._handles)
+            for _ in range(8):
+                model(torch.ones(2, 6))
+                model[0]._forward_hooks.clear()
+                trace.step()
+            assert len(trace._handles) == known
+    assert len(told) == 1 and len(trace.problems) == 4
+
+
+@pytest.mark.parametrize("inner", ["grad", "vmap"])
+def test_tangents_below_another_transform_count_as_not_compared(inner: str, tmp_path: Path) -> None:
+    def run(path: Path, changed: bool) -> None:
+        model = three_layers()
+        x, v = torch.arange(12.0).view(2, 6), torch.full((2, 6), 2.0 if changed else 1.0)
+        f = torch.func.grad(lambda x: model(x).sum()) if inner == "grad" else torch.func.vmap(model)
+        with twinrun.torch.trace(model, path) as trace:
+            torch.func.jvp(f, (x,), (v,))
+            trace.step()
+        assert not trace.problems
+
+    found = both(tmp_path, run)
+    assert found.same and any(note.startswith("not compared:") for note in found.notes)
+
+
+def test_a_dispatch_mode_sees_nothing_of_tangents(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    class Sees(TorchDispatchMode):
+        def __torch_dispatch__(self, f: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(str(f))
+            return f(*args, **(kwargs or {}))
+
+    def operations(path: Path | None) -> list[str]:
+        seen.clear()
+        model = three_layers()
+        with contextlib.ExitStack() as traced:
+            if path is not None:
+                traced.enter_context(twinrun.torch.trace(model, path))
+            with Sees():
+                torch.func.jvp(model, (torch.ones(2, 6),), (torch.ones(2, 6),))
+        return list(seen)
+
+    assert operations(None) == operations(tmp_path) != []
+
+
 def test_what_is_no_optimizer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TwinrunError, match="optimizer: 'object' is no"):
         twinrun.torch.trace(three_layers(), tmp_path, optimizer=object())
@@ -315,6 +372,30 @@ def test_containers_that_draw_what_they_are_asked_for(kind: str, level: str, tmp
         return str(twinrun.digest(model.l.weight))
 
     assert weights(None) == weights(tmp_path)
+
+
+def test_containers_that_are_not_looked_into_are_counted(tmp_path: Path) -> None:
+    class Own(dict):
+        def __getitem__(self, key: str) -> Any:
+            raise AssertionError("the trace does not ask")
+
+    class Takes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.l = nn.Linear(6, 6)
+
+        def forward(self, batch: Own) -> torch.Tensor:
+            return self.l(batch.get("x"))
+
+    def run(path: Path, changed: bool) -> None:
+        torch.manual_seed(0)
+        model = Takes()
+        with twinrun.torch.trace(model, path) as trace:
+            model(Own(x=torch.ones(2, 6) * (2 if changed else 1)))
+            trace.step()
+
+    first = both(tmp_path, run).first_divergence
+    assert first.site.module == "l" and first.reason == "input"
 
 
 @pytest.mark.parametrize(
