@@ -87,9 +87,9 @@ def test_a_copy_that_kept_its_times_is_not_read(runs: Path, tick: int) -> None:
 
 @pytest.mark.parametrize("tick", [10**6, 10**9, 2 * 10**9])
 def test_a_copy_with_times_that_files_may_share_is_read(runs: Path, tick: int) -> None:
-    # A multiple of 1 us could pass for one that was cut less.
-    for step in STEPS:
-        assert _data(runs / "b", step).stat().st_mtime_ns // 1000 % 1000
+    # Where a clock ticks in whole milliseconds, times may be multiples of one: nothing is cut off them.
+    if not all(_data(runs / "b", step).stat().st_mtime_ns // 1000 % 1000 for step in STEPS):
+        pytest.skip("the times of these files are whole milliseconds")
     _cut_times(runs, tick)
     assert _is_read(runs)
 
