@@ -135,7 +135,17 @@ __global__ void make_halves(std::uint16_t* to, std::size_t n, bool brain) {
 
 // For units in the last place and periods: `a` on a circle of length kAround, and b, by kind, beside it.
 constexpr double kAround = 10;
-enum class Beside : int { same, some_steps, few_many_steps, many_steps, few_around, some_around, anywhere };
+enum class Beside : int {
+    same,
+    some_steps,
+    few_many_steps,
+    many_steps,
+    few_around,
+    some_around,
+    anywhere,
+    powers,
+    powers_apart
+};
 // Integers from 0 to 99; of the second run 0 to 2 above those of the first.
 template <class T>
 __global__ void make_integers(void* to, std::size_t n, bool second) {
@@ -164,6 +174,10 @@ __global__ void make_beside(void* to, std::size_t n, Beside kind) {
             case Beside::few_around: x += noise + (share(1) < 1e-4 ? turn : 0); break;
             case Beside::some_around: x += noise + (share(1) < 0.1 ? turn : 0); break;
             case Beside::anywhere: x = share(4) * kAround; break;
+            case Beside::powers:  // by themselves; the next one lies beside them
+            case Beside::powers_apart:
+                x = exp2(-60 * share(0)) * (kind == Beside::powers ? 1 : 1 + share(1));
+                break;
         }
         Steps<T>::put(to, i, x, steps);
     }
@@ -670,5 +684,9 @@ int main(int argc, char** argv) {
                 scalar, 1, 0);
         }
     }
+    // Differences of more decades than there are counters.
+    fill_beside(DType::f32, a.data(), Beside::powers);
+    fill_beside(DType::f32, b.data(), Beside::powers_apart);
+    others("numbers of 60 powers of two, all differ", DType::f32, 0, 0);
     return 0;
 }

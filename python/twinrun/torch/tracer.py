@@ -242,10 +242,10 @@ class Trace:
         if self._released:
             return
         unhooked: list[Watched] = []
-        if not self._guard.stopped:
-            with self._guard.work("the hooks of modules"):
-                unhooked = self._modules.unhooked()
         try:
+            if not self._guard.stopped:
+                with self._guard.work("the hooks of modules"):
+                    unhooked = self._modules.unhooked()
             self._leave_mode(kind, error, trace)
             self._unhook()
             self._iterations.capture_late()

@@ -377,6 +377,7 @@ def trace_document(result: TraceComparison) -> dict[str, Any]:
         ],
         "events": result.events,
         "values": result.values,
+        "iterations": result.iterations,
         "different_values": result.different_values,
         "unmatched": result.unmatched,
         "by_module": [

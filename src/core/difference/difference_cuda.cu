@@ -360,11 +360,17 @@ void pairs_scratch(int device, const DeviceDifference& what, const DevicePart* p
     *host_bytes = layout.tables_bytes;
 }
 
+// Only where pairs are compared one by one.
+DeviceStatus no_circles(int device) {
+    return gpu_failure(ErrorCode::invalid_argument, device, "comparison of pairs on circles");
+}
 template <Rule kRule>
 DeviceStatus start_pairs(int device, Kind kind, cudaStream_t queue, const Work& work, const Share* shares,
                          std::uint32_t count, std::uint32_t* next) {
     return with_kind(kind, [&](auto k) -> DeviceStatus {
-        if constexpr (has_rule(k(), kRule) && kRule != Rule::circles) {
+        if constexpr (kRule == Rule::circles) {
+            return no_circles(device);
+        } else if constexpr (has_rule(k(), kRule)) {
             Fit fit{};
             const DeviceStatus status = fit_of<k(), compare_pairs_kernel<k(), kRule>>(device, &fit);
             if (status.failed) return status;
@@ -381,9 +387,7 @@ DeviceStatus start_pairs(int device, Kind kind, cudaStream_t queue, const Work& 
 DeviceStatus put_pairs(int device, const DeviceDifference& what, const DevicePart* parts, std::size_t n,
                        void* scratch, void* host_scratch, StreamHandle stream) {
     if (n == 0) return {};
-    if (has_circles(what.scalar, what.rule.measure)) {
-        return gpu_failure(ErrorCode::invalid_argument, device, "comparison of pairs on circles");
-    }
+    if (has_circles(what.scalar, what.rule.measure)) return no_circles(device);
     const PairsLayout layout(device, what, parts, n);
     if (n >= kAnyPart || layout.shares > std::numeric_limits<std::int32_t>::max()) {
         return gpu_failure(ErrorCode::invalid_argument, device,

@@ -26,6 +26,7 @@ from twinrun.runs.plain_values import text_of  # noqa: E402
 from twinrun.torch.readable import reads_plainly  # noqa: E402
 from twinrun.trace.comparison import compare_traces  # noqa: E402
 from twinrun.trace.result import TraceComparison  # noqa: E402
+from twinrun.trace.words import trace_document  # noqa: E402
 
 
 def both(folder: Path, run: Callable[[Path, bool], None]) -> TraceComparison:
@@ -304,7 +305,9 @@ def test_a_verdict_says_which_iterations_it_is_of(tmp_path: Path) -> None:
                 model(torch.ones(2, 6))
                 trace.step()
 
-    assert str(both(tmp_path, run)).endswith(" events in iterations 0 to 2 agree bit by bit")
+    found = both(tmp_path, run)
+    assert str(found).endswith(" events in iterations 0 to 2 agree bit by bit")
+    assert trace_document(found)["iterations"] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("level", ["modules", "ops"])
