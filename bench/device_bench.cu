@@ -376,13 +376,28 @@ int main(int argc, char** argv) {
                    {{"dtype", std::string(dtype_name(scalar))}}});
         DeviceDigestItem by_bits = item;
         by_bits.settings.rule = *cell_rule({0, 0}, 0, scalar);
-        if (by_bits.settings.rule != item.settings.rule) {
-            bench.add({"digest, exact (bits)",
-                       static_cast<double>(bytes),
-                       [&, by_bits](cudaStream_t s) {
-                           check(digests.digest(device, &by_bits, 1, scratch.data(), host.data(), s));
-                       },
-                       {{"dtype", std::string(dtype_name(scalar))}}});
+        bench.add({"digest, exact (bits)",
+                   static_cast<double>(bytes),
+                   [&, by_bits](cudaStream_t s) {
+                       check(digests.digest(device, &by_bits, 1, scratch.data(), host.data(), s));
+                   },
+                   {{"dtype", std::string(dtype_name(scalar))}}});
+        // Integers, whose bits are those of the numbers.
+        for (const DType integer :
+             {DType::i64, DType::u32, DType::i32, DType::u16, DType::u8, DType::boolean}) {
+            if (scalar != DType::f32) break;
+            DeviceDigestItem of_integers = item;
+            of_integers.scalar = integer;
+            of_integers.scalars = bytes / item_bytes(integer);
+            for (const bool tokens : {true, false}) {
+                of_integers.settings.rule = tokens ? *cell_rule({0, 0}, 0) : *cell_rule({0, 0}, 0, integer);
+                bench.add({tokens ? "digest, exact (tokens)" : "digest, exact (bits)",
+                           static_cast<double>(bytes),
+                           [&, of_integers](cudaStream_t s) {
+                               check(digests.digest(device, &of_integers, 1, scratch.data(), host.data(), s));
+                           },
+                           {{"dtype", std::string(dtype_name(integer))}}});
+            }
         }
         DeviceDigestItem words = item;
         words.scalar = item_bytes(scalar) == 2 ? DType::i16 : DType::i32;

@@ -149,6 +149,23 @@ void digest(benchmark::State& state, Backend backend, const DigestSettings& sett
     count_bytes(state, part.count * sizeof(T));
 }
 
+// The bits of doubles as integers of this type.
+void digest_integers(benchmark::State& state, Backend backend, const CellRule& rule, DType scalar) {
+    const std::vector<double>& x = data<double>(Data::plain);
+    const Part part = part_of(state, x);
+    const std::size_t each = sizeof(double) / item_bytes(scalar);
+    DigestSettings settings;
+    settings.rule = rule;
+    Digester digester(settings, scalar, backend);
+    std::vector<ChunkDigest> digests(part.count * each / digester.shape().chunk_scalars);
+    const ElementView view = dense_view(scalar, x.data());
+    for (auto _ : state) {
+        digester.chunks(view, part.first * each, part.count * each, digests.data(), nullptr, nullptr);
+        benchmark::ClobberMemory();
+    }
+    count_bytes(state, part.count * sizeof(double));
+}
+
 template <class T>
 void sketch(benchmark::State& state, Backend backend, unsigned bits) {
     DigestSettings settings;
@@ -276,6 +293,17 @@ void add_type(const std::string& type, const std::string& backend_text, Backend 
     }
 }
 
+void add_integers(const std::string& backend_text, Backend backend) {
+    for (const DType scalar : {DType::i64, DType::i32, DType::u8}) {
+        for (const bool tokens : {false, true}) {
+            const CellRule rule = tokens ? CellRule{} : cell_rule({0, 0}, 0, scalar).value();
+            add("digest/" + std::string(dtype_name(scalar)) + (tokens ? "/tokens/" : "/equal/") +
+                    "bits:0/chunk:4096/" + backend_text,
+                [=](benchmark::State& s) { digest_integers(s, backend, rule, scalar); });
+        }
+    }
+}
+
 void add_all() {
     add("memory/read", memory_read);
     add("memory/copy", memory_copy);
@@ -291,6 +319,7 @@ void add_all() {
         const std::string text(backend_name(backend));
         add_type<float>("f32", text, backend);
         add_type<double>("f64", text, backend);
+        add_integers(text, backend);
     }
 }
 

@@ -30,6 +30,8 @@ const char* cells_name(const CellRule& rule) {
         case CellKind::absolute: return "absolute";
         case CellKind::relative: return "relative";
         case CellKind::binary32: return "binary32";
+        case CellKind::words: return "words";
+        case CellKind::integers: return "integers";
     }
     return "";
 }
@@ -93,10 +95,9 @@ void define_field_facts(nb::module_& m) {
     add("cells", [](const F& f) { return cells_name(f.settings.rule); });
     add("exact",
         [](const F& f) { return f.settings.kind == DigestKind::linear && is_exact(f.settings.rule.kind); });
-    // Exact digests that are made in another way since version 3 of the file.
+    // Exact digests that are made in another way since versions 3 and 4 of the file.
     add("outdated", [](const F& f) {
-        return f.settings.kind == DigestKind::linear && f.settings.rule.kind == CellKind::tokens &&
-               is_binary32(scalar_type(f.dtype));
+        return f.settings.kind == DigestKind::linear && f.settings.rule.kind == CellKind::tokens;
     });
     add("fine_exponent", [](const F& f) { return f.settings.rule.fine_exponent; });
     add("coarse_exponent", [](const F& f) { return f.settings.rule.coarse_exponent(); });
@@ -188,7 +189,7 @@ void define_field_plan(nb::module_& m) {
             "global_offset"_a = std::vector<std::uint64_t>(), "key"_a = "", "ids"_a = nb::none(),
             "tokens"_a = false,
             "shape, global_shape, global_offset: slowest dimension first. key, ids: of particles, the field "
-            "of their IDs, and these. tokens: exact digests as versions 1 and 2 of the file made them.");
+            "of their IDs, and these. tokens: exact digests as earlier versions of the file had them.");
 }
 
 // Bytes of data that were read, and of the metadata file that was written.

@@ -27,7 +27,6 @@ from twinrun_spec.digest import (  # noqa: E402
     digest_array,
     id_indices,
     place_indices,
-    rule_for,
     rule_of,
     scalars,
     sum_up,
@@ -166,7 +165,7 @@ def add(d: Draft, name: str, dtype: str, shape: tuple, raw: bytes, extents: list
     """ids: of the rows, for a field with a key. height: of the sums, else the one that twinrun takes."""
     kind = BY_NAME[dtype]
     numbers = scalars(raw, kind, byte_order)
-    of_type = rule_of(kind, atol, rtol, bits) if d.version >= 3 else rule_for(atol, rtol, bits)
+    of_type = rule_of(kind, atol, rtol, bits, d.version)
     rule = Rule() if published else of_type
     made = digest_array(numbers, kind, atol, rtol, bits, chunk, published, rule)
     nodes = tree_nodes(made.leaves, chunk // 4096, published)
@@ -373,6 +372,59 @@ def good_exact() -> tuple[dict[str, Draft], bytes]:
     return {"exact": exact, "parted": parted}, data
 
 
+def good_words() -> tuple[dict[str, Draft], bytes]:
+    """Of version 4: exact digests of 64-bit scalars and of integers."""
+    random_numbers = random.Random(4)
+    doubles = [random_numbers.gauss(0, 1) * 10.0 ** random_numbers.randint(-200, 200) for _ in range(700)]
+    doubles[3:12] = [float("nan"), float("inf"), float("-inf"), -0.0, 0.0, 5e-324, -5e-324, 1.7e308, 1.0]
+    # NaNs of other bits are the same NaN.
+    double = struct.pack("<700d", *doubles)
+    double = double[:24] + struct.pack("<Q", 0xFFF8123456789ABC) + double[32:]
+    signed = [random_numbers.getrandbits(64) - 2**63 for _ in range(90)]
+    signed[2:7] = [0, -1, 2**63 - 1, -(2**63), 2**53 + 1]
+    ids = random_numbers.sample(range(30, 300), 60)
+    parts = {
+        "double": double,
+        "wave": struct.pack(">700d", *doubles),
+        "signed": struct.pack("<90q", *signed),
+        "unsigned": struct.pack("<90Q", *(x % 2**64 for x in signed)),
+        "count": struct.pack("<1100i", *(random_numbers.getrandbits(32) - 2**31 for _ in range(1100))),
+        "label": random_numbers.randbytes(200),
+        "mask": bytes(random_numbers.choice((0, 1, 2, 255)) for _ in range(77)),
+        "single": struct.pack("<60f", *(random_numbers.gauss(0, 1) for _ in range(60))),
+        "density": struct.pack("<600d", *doubles[:600]),
+        "id": struct.pack("<60q", *ids),
+    }
+    at, data = {}, b""
+    for name, raw in parts.items():
+        at[name] = len(data)
+        data += raw + bytes(-len(raw) % 16)
+    files = [DataFile("values.bin", len(data), MTIME)]
+
+    def put(d: Draft, name: str, dtype: str, shape: tuple, *args, **more) -> None:
+        raw = parts[name]
+        size = BY_NAME[dtype].item_bytes
+        extents = [Extent(0, at[name], size, len(raw) // size)]
+        add(d, name, dtype, shape, raw, extents, *args, **more)
+
+    words = Draft(45, 0, files, version=4)
+    put(words, "double", "f64", (7, 100), 0.0)
+    put(words, "wave", "c128", (350,), 0.0, byte_order="big")
+    put(words, "signed", "i64", (90,), 0.0, bits=2)
+    put(words, "unsigned", "u64", (9, 10), 0.0, chunk=8192)
+    put(words, "count", "i32", (1100,), 0.0)
+    put(words, "label", "u8", (200,), 0.0)
+    put(words, "mask", "bool", (77,), 0.0)
+    put(words, "single", "f32", (60,), 0.0)
+    put(words, "density", "f64", (600,), 1e-3)
+
+    parted = Draft(46, 1, files, version=4)
+    put(parted, "density", "f64", (3, 200), 0.0, place=((9, 1000), (4, 300)))
+    put(parted, "id", "i64", (60,), 0.0, key="id", ids=ids)
+    put(parted, "count", "i32", (11, 100), 0.0, place=((60, 100), (40, 0)))
+    return {"words": words, "parted": parted}, data
+
+
 def bad_exact(base: Draft) -> dict[str, tuple[bytes, str, str | None]]:
     """Damages to the first field of version 3, which is exact f32."""
 
@@ -392,6 +444,29 @@ def bad_exact(base: Draft) -> dict[str, tuple[bytes, str, str | None]]:
         "exact_with_tolerance": (with_field(atol=0.5), other, other),
         "exact_with_bits": (with_field(rule=Rule("binary32", 2)), other, other),
         "exact_of_integers": (with_field(dtype=BY_NAME["i32"]), other, other),
+    }
+
+
+def bad_words(base: Draft) -> dict[str, tuple[bytes, str, str | None]]:
+    """Damages to the first field of version 4, which is exact f64."""
+
+    def with_field(version: int = 4, **changes) -> bytes:
+        def damage(fields: list[Field]) -> None:
+            for key, value in changes.items():
+                setattr(fields[0], key, value)
+
+        d = copy.deepcopy(base)
+        d.damage_fields = damage
+        d.damage_header = lambda values: values.update(version=version)
+        return encode(d, 8)
+
+    other = "cells that do not follow from the tolerance"
+    return {
+        "words_of_version_3": (with_field(3), "cell kind 4 does not exist", "a type that does not exist"),
+        "words_with_bits": (with_field(rule=Rule("words", 4)), other, other),
+        "words_of_complex_singles": (with_field(dtype=BY_NAME["c64"]), other, other),
+        "integers_of_doubles": (with_field(rule=Rule("integers")), other, other),
+        "binary32_of_doubles": (with_field(rule=Rule("binary32")), other, other),
     }
 
 
@@ -427,7 +502,7 @@ def bad(base: Draft) -> dict[str, tuple[bytes, str, str | None]]:
     out["directory_bit"] = (flipped(whole, 90), "directory's checksum", "directory's checksum")
     out["truncated"] = (whole[:-1], "it should have", "truncated or extended")
     out["extended"] = (whole + b"\0", "it should have", "truncated or extended")
-    made("newer_version", "version 4", "metadata of version 4", damage_header=lambda v: v.update(version=4))
+    made("newer_version", "version 5", "metadata of version 5", damage_header=lambda v: v.update(version=5))
     made("version_zero", "version 0", "damaged metadata", damage_header=lambda v: v.update(version=0))
     made("directory_outside", "directory lies outside", "directory lies outside",
          damage_header=lambda v: v.update(length=len(whole)))  # fmt: skip
@@ -614,8 +689,15 @@ def all_files() -> dict[str, bytes]:
         files[f"v3/{name}_shared.twm"] = encode(draft, shared=True)
     base_of_exact = copy.deepcopy(drafts["exact"])
     base_of_exact.data_files[0].path = "../v3/values.bin"
+    drafts, data = good_words()
+    files["v4/values.bin"] = data
+    for name, draft in drafts.items():
+        files[f"v4/{name}.twm"] = encode(draft, 8)
+        files[f"v4/{name}_shared.twm"] = encode(draft, shared=True)
+    base_of_words = copy.deepcopy(drafts["words"])
+    base_of_words.data_files[0].path = "../v4/values.bin"
     manifest = {}
-    damaged = bad(base) | bad_sums(base_of_sums) | bad_exact(base_of_exact)
+    damaged = bad(base) | bad_sums(base_of_sums) | bad_exact(base_of_exact) | bad_words(base_of_words)
     for name, (raw, spec, twinrun) in damaged.items():
         files[f"bad/{name}.twm"] = raw
         manifest[f"{name}.twm"] = {"spec": spec, "twinrun": twinrun}

@@ -428,6 +428,7 @@ def _of_values(
         _CHUNK,
         "linear",
         1 if total < _FEW_BYTES else 0,
+        tokens=True,  # as the specification of an array's digest has them
     )
     del keep
     return _Batch(lambda: _core.sketch_roots(list(made)), facts), facts

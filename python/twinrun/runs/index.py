@@ -102,7 +102,7 @@ def field_plan(
 
     files: the data files, to which extents refer by number; None leaves out extents and byte order. format:
     the format and options, as in `FileContent.how`. key, ids: for particles, the name of the field with their
-    IDs, and these IDs (u64, one for each row). tokens: exact digests as versions 1 and 2 of metadata had
+    IDs, and these IDs (u64, one for each row). tokens: exact digests as earlier versions of metadata had
     them, to be held against such ones. Other parameters: as for `index`.
     """
     numbers = {path: i for i, path in enumerate(files or ())}

@@ -118,7 +118,7 @@ def token(x: Number) -> int:
 
 @dataclass(frozen=True)
 class Rule:
-    kind: str = "tokens"  # tokens, absolute, relative, binary32
+    kind: str = "tokens"  # tokens, absolute, relative, binary32, words, integers
     residue_bits: int = 0
     coarse_shift: int = 0
     widest: int = 0
@@ -129,10 +129,18 @@ class Rule:
 BINARY32 = ("f16", "bf16", "f32", "c64")  # dtypes whose scalars are binary32 values
 
 
-def rule_of(dtype: DType, atol: float, rtol: float, residue_bits: int) -> Rule:
-    """The rule that a writer of version 3 takes for this dtype."""
+def exact_kind(dtype: DType) -> str:
+    """How scalars stand for themselves under an exact rule of version 4."""
+    return "binary32" if dtype.name in BINARY32 else "words" if dtype.scalar_bytes == 8 else "integers"
+
+
+def rule_of(dtype: DType, atol: float, rtol: float, residue_bits: int, version: int = 4) -> Rule:
+    """The rule that a writer of this version takes for this dtype."""
     rule = rule_for(atol, rtol, residue_bits)
-    return Rule("binary32") if rule.kind == "tokens" and dtype.name in BINARY32 else rule
+    kind = exact_kind(dtype)
+    if rule.kind != "tokens" or version < (3 if kind == "binary32" else 4):
+        return rule
+    return Rule(kind)
 
 
 def rule_for(atol: float, rtol: float, residue_bits: int) -> Rule:
@@ -210,10 +218,22 @@ def binary32(x: float) -> int:
     return struct.unpack("<i", struct.pack("<f", x + 0.0))[0]  # -0.0 + 0.0 is 0.0
 
 
+def words(x: Number) -> int:
+    if isinstance(x, int):
+        bits = x & MASK64
+    else:
+        bits = 0x7FF8000000000000 if math.isnan(x) else bits_of(x + 0.0)
+    return (bits % 2**32 + WORD_FACTOR * (bits >> 32)) % P
+
+
 def cell(x: Number, rule: Rule, shift: int = 0) -> Cell:
     """The fine cell (shift 0) or the coarse one (shift rule.coarse_shift)."""
     if rule.kind == "binary32":
         return Cell(binary32(float(x)))
+    if rule.kind == "words":
+        return Cell(words(x))
+    if rule.kind == "integers":
+        return Cell(int(x))
     large = isinstance(x, int) and abs(x) > EXACT_INTEGER
     if not large:
         x = float(x)
@@ -246,6 +266,7 @@ def coefficient(position: int) -> int:
 
 COEFFICIENTS = [coefficient(i) for i in range(BLOCK_BYTES)]
 RHO = splitmix64(2**32) % P
+WORD_FACTOR = splitmix64(2**33) % P
 
 
 def block_digest(cells: list[Cell]) -> int:

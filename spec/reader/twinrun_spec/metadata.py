@@ -34,7 +34,7 @@ from twinrun_spec.digest import (
 )
 
 MAGIC = b"\x89TWM\r\n\x1a\n"
-VERSIONS = (1, 2, 3)
+VERSIONS = (1, 2, 3, 4)
 HEADER_BYTES = 64
 PAGE_BYTES = 4096
 DATA_SUM_BYTES = 1 << 20
@@ -42,10 +42,12 @@ LARGEST_DIRECTORY = 1 << 28
 LONGEST_TEXT = 1 << 16
 MOST_DIMENSIONS = 32
 SECTIONS = ("tree", "fine", "residues", "data_sums", "sums")  # the last one: from version 2 on
-SECTIONS_OF = {1: SECTIONS[:4], 2: SECTIONS, 3: SECTIONS}
+SECTIONS_OF = {1: SECTIONS[:4], 2: SECTIONS, 3: SECTIONS, 4: SECTIONS}
 SUM_BYTES = 24
 SUMS_BY = ("nothing", "place", "ids")
-RULES = ("tokens", "absolute", "relative", "binary32")  # the last one: from version 3 on
+# binary32: from version 3 on. The last two: from version 4 on.
+RULES = ("tokens", "absolute", "relative", "binary32", "words", "integers")
+RULES_OF = {1: RULES[:3], 2: RULES[:3], 3: RULES[:4], 4: RULES}
 
 
 class FormatError(Exception):
@@ -232,7 +234,7 @@ def _parse_field(cursor: Cursor, metadata: Metadata) -> Field:
     byte_order = choice(("little", "big"), "byte order")
     order = choice(("row-major", "column-major"), "array order")
     published = choice((False, True), "digest kind")
-    kind = choice(RULES if metadata.version >= 3 else RULES[:3], "cell kind")
+    kind = choice(RULES_OF[metadata.version], "cell kind")
     residue_bits, coarse_shift = cursor.number("B"), cursor.number("B")
     placed = choice((False, True), "placement")
     widest, fine_exponent, origin = cursor.number("i"), cursor.number("i"), cursor.number("d")
@@ -285,9 +287,9 @@ def _parse_field(cursor: Cursor, metadata: Metadata) -> Field:
             raise wrong("impossible sums")
     try:
         expected = (
-            rule_of(dtype, atol, rtol, residue_bits)
-            if kind == "binary32"
-            else rule_for(atol, rtol, residue_bits)
+            rule_for(atol, rtol, residue_bits)
+            if kind == "tokens"
+            else rule_of(dtype, atol, rtol, residue_bits)
         )
     except ValueError as error:
         raise wrong(str(error)) from None

@@ -88,6 +88,8 @@ struct DigestKernels {
                       std::byte* residues);
     void (*block_f64)(const double* x, std::size_t n, const CellRule& rule, BlockDigest* out,
                       std::byte* residues);
+    // The bits of 64-bit integers under the rule of words.
+    void (*block_words)(const std::uint64_t* x, std::size_t n, BlockDigest* out);
     void (*sketch)(const std::byte* a, const std::byte* b, std::size_t n, unsigned bits, SketchBlock* out);
 };
 extern const DigestKernels kPortableDigest;

@@ -497,14 +497,65 @@ bool exact_block(const float* x, std::size_t n, BlockDigest* out) {
     binary32_block(x, n, out);
     return true;
 }
-bool exact_block(const double* /*x*/, std::size_t /*n*/, BlockDigest* /*out*/) { return false; }
+
+// Four times 64 bits: those of numbers, where -0.0 becomes 0 and every NaN one, or of integers.
+__m256i word_bits(__m256i bits, const double* /*x*/, std::uint32_t* nans) {
+    const __m256d x = _mm256_castsi256_pd(bits);
+    const __m256i zero = _mm256_cmpeq_epi64(_mm256_add_epi64(bits, bits), _mm256_setzero_si256());
+    const __m256d nan = _mm256_cmp_pd(x, x, _CMP_UNORD_Q);
+    *nans += static_cast<std::uint32_t>(__builtin_popcount(static_cast<unsigned>(_mm256_movemask_pd(nan))));
+    const __m256i v = _mm256_andnot_si256(zero, bits);
+    return _mm256_blendv_epi8(v, all(kBinary64Nan), _mm256_castpd_si256(nan));
+}
+__m256i word_bits(__m256i bits, const std::uint64_t* /*x*/, std::uint32_t* /*nans*/) { return bits; }
+
+// Scalars of 64 bits that stand for themselves: their halves are digested apart, each by two
+// products of 32 bits.
+template <class T>
+bool exact_block(const T* x, std::size_t n, BlockDigest* out) {
+    const Coefficients& table = coefficients();
+    HalfSums lower;
+    HalfSums upper;
+    std::uint32_t nans = 0;
+    const auto add = [&](__m256i first, __m256i second, std::size_t at) {
+        HalfSums low;  // below 2^63, and below 2^61 + 8 what they are added to
+        HalfSums high;
+        for (const auto& [bits, r] : {std::pair(first, words_at(&table.halves[at])),
+                                      std::pair(second, words_at(&table.halves[at + kLanes]))}) {
+            const __m256i v = word_bits(bits, x, &nans);
+            low.add(v, r);
+            high.add(upper_halves(v), r);
+        }
+        lower.add(low);
+        upper.add(high);
+    };
+    std::size_t i = 0;
+    for (; i + kWords <= n; i += kWords) {
+        if (i % kGroup == 0) prefetch(x + i);
+        const auto* at = reinterpret_cast<const __m256i*>(x + i);
+        add(_mm256_loadu_si256(at), _mm256_loadu_si256(at + 1), i);
+    }
+    if (i < n) {
+        alignas(32) std::array<std::uint64_t, kWords> rest{};
+        std::memcpy(rest.data(), reinterpret_cast<const std::byte*>(x) + i * sizeof(T), (n - i) * sizeof(T));
+        add(words_at(rest.data()), words_at(&rest[kLanes]), i);
+    }
+    out->fine = add61(lower.value(), multiply61(upper.value(), kWordFactor));
+    out->coarse = out->fine;
+    out->counts = {nans, 0};
+    return true;
+}
 
 template <unsigned Bits, class T>
 bool block_with(const T* x, std::size_t n, const CellRule& rule, BlockDigest* out, std::byte* residues) {
     const bool coarse = rule.coarse_shift != 0;
     switch (rule.kind) {
         case CellKind::tokens: token_block<Bits>(x, n, rule, out, residues); return true;
-        case CellKind::binary32: return exact_block(x, n, out);
+        case CellKind::binary32:
+        case CellKind::words:
+            if ((rule.kind == CellKind::words) != (sizeof(T) == 8)) return false;  // of another type
+            return exact_block(x, n, out);
+        case CellKind::integers:  // the exponent and the shift are 0
         case CellKind::absolute:
             if (!AbsoluteCells::can(rule)) return false;
             coarse ? block_of<Bits, true, AbsoluteCells>(x, n, rule, out, residues)
@@ -534,6 +585,7 @@ void block_f32(const float* x, std::size_t n, const CellRule& rule, BlockDigest*
 void block_f64(const double* x, std::size_t n, const CellRule& rule, BlockDigest* out, std::byte* residues) {
     if (!try_block(x, n, rule, out, residues)) kPortableDigest.block_f64(x, n, rule, out, residues);
 }
+void block_words(const std::uint64_t* x, std::size_t n, BlockDigest* out) { exact_block(x, n, out); }
 
 // ---- sketch ----
 
@@ -679,6 +731,6 @@ void sketch(const std::byte* a, const std::byte* b, std::size_t n, unsigned bits
 
 }  // namespace
 
-const DigestKernels kAvx2Digest = {block_f32, block_f64, sketch};
+const DigestKernels kAvx2Digest = {block_f32, block_f64, block_words, sketch};
 
 }  // namespace twinrun

@@ -583,14 +583,55 @@ bool exact_block(const float* x, std::size_t n, BlockDigest* out) {
     out->counts = {nans, 0};
     return true;
 }
-bool exact_block(const double* /*x*/, std::size_t /*n*/, BlockDigest* /*out*/) { return false; }
+
+// Eight times 64 bits: those of numbers, where -0.0 becomes 0 and every NaN one, or of integers.
+[[gnu::always_inline]] inline __m512i word_bits(__m512i bits, const double* /*x*/, std::uint64_t* nans) {
+    const __m512d x = _mm512_castsi512_pd(bits);
+    const __mmask8 nan = _mm512_cmp_pd_mask(x, x, _CMP_UNORD_Q);
+    *nans += static_cast<unsigned>(__builtin_popcount(nan));
+    const __mmask8 some = _mm512_test_epi64_mask(bits, all(kInfinityBits | (kInfinityBits - 1)));  // not 0
+    return _mm512_mask_mov_epi64(_mm512_maskz_mov_epi64(some, bits), nan, all(kBinary64Nan));
+}
+[[gnu::always_inline]] inline __m512i word_bits(__m512i bits, const std::uint64_t* /*x*/,
+                                                std::uint64_t* /*nans*/) {
+    return bits;
+}
+
+// Scalars of 64 bits that stand for themselves: their halves are digested apart.
+template <class T>
+bool exact_block(const T* x, std::size_t n, BlockDigest* out) {
+    const Coefficients& table = coefficients();
+    NarrowSums lower;  // of at most 64 products a lane
+    NarrowSums upper;
+    std::uint64_t nans = 0;
+    for (std::size_t i = 0; i < n; i += kLanes) {
+        const auto lanes = static_cast<__mmask8>(n - i < kLanes ? (1U << (n - i)) - 1 : 0xFFU);
+        if (i % kGroup == 0) prefetch(x + i);
+        const __m512i bits =
+            lanes == 0xFF ? _mm512_loadu_si512(x + i) : _mm512_maskz_loadu_epi64(lanes, x + i);
+        const __m512i v = word_bits(bits, x, &nans);
+        const __m512i low48 = table_at(&table.low48[i]);
+        const __m512i high12 = table_at(&table.high12[i]);
+        lower.add(_mm512_and_si512(v, all(0xFFFFFFFF)), low48, high12);
+        upper.add(_mm512_srli_epi64(v, 32), low48, high12);
+    }
+    const Pair sums = add_lanes(lower.value(), upper.value());
+    out->fine = add61(sums.first, multiply61(sums.second, kWordFactor));
+    out->coarse = out->fine;
+    out->counts = {nans, 0};
+    return true;
+}
 
 template <unsigned Bits, class T>
 bool block_with(const T* x, std::size_t n, const CellRule& rule, BlockDigest* out, std::byte* residues) {
     const bool coarse = rule.coarse_shift != 0;
     switch (rule.kind) {
         case CellKind::tokens: token_block<Bits>(x, n, out, residues); return true;
-        case CellKind::binary32: return exact_block(x, n, out);
+        case CellKind::binary32:
+        case CellKind::words:
+            if ((rule.kind == CellKind::words) != (sizeof(T) == 8)) return false;  // of another type
+            return exact_block(x, n, out);
+        case CellKind::integers:  // the exponent and the shift are 0
         case CellKind::absolute:
             if (!AbsoluteCells::can(rule)) return false;
             coarse ? block_of<Bits, true, AbsoluteCells>(x, n, rule, out, residues)
@@ -620,6 +661,7 @@ void block_f32(const float* x, std::size_t n, const CellRule& rule, BlockDigest*
 void block_f64(const double* x, std::size_t n, const CellRule& rule, BlockDigest* out, std::byte* residues) {
     if (!try_block(x, n, rule, out, residues)) kPortableDigest.block_f64(x, n, rule, out, residues);
 }
+void block_words(const std::uint64_t* x, std::size_t n, BlockDigest* out) { exact_block(x, n, out); }
 
 // ---- sketch ----
 
@@ -778,6 +820,6 @@ void sketch(const std::byte* a, const std::byte* b, std::size_t n, unsigned bits
 
 }  // namespace
 
-const DigestKernels kAvx512Digest = {block_f32, block_f64, sketch};
+const DigestKernels kAvx512Digest = {block_f32, block_f64, block_words, sketch};
 
 }  // namespace twinrun

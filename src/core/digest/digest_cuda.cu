@@ -343,13 +343,15 @@ KeyBits bits_left(const CellRule& rule, DType scalar) {
 }
 Key key_of(const DeviceDigestItem& item) {
     const bool aligned16 = reinterpret_cast<std::uintptr_t>(item.data) % 16 == 0;
-    const bool fixed = aligned16 && (item.scalar == DType::f16 || item.scalar == DType::bf16 ||
-                                     item.scalar == DType::f32 || item.scalar == DType::f64);
     const CellRule& rule = item.settings.rule;
-    const bool words = aligned16 &&
-                       (item.scalar == DType::i8 || item.scalar == DType::i16 || item.scalar == DType::i32) &&
-                       rule.kind == CellKind::absolute && rule.fine_exponent == 0 && rule.coarse_shift == 0 &&
-                       item.residues == nullptr;
+    const bool integers64 = item.scalar == DType::i64 || item.scalar == DType::u64;
+    const bool floats = item.scalar == DType::f16 || item.scalar == DType::bf16 ||
+                        item.scalar == DType::f32 || item.scalar == DType::f64;
+    const bool fixed = aligned16 && (floats || (integers64 && rule.kind == CellKind::words));
+    // An integer is its own cell under the absolute rule with a spacing of 1.
+    const CellKind kind = rule.kind == CellKind::integers ? CellKind::absolute : rule.kind;
+    const bool words = aligned16 && !floats && !integers64 && kind == CellKind::absolute &&
+                       rule.fine_exponent == 0 && rule.coarse_shift == 0 && item.residues == nullptr;
     const std::uint8_t bits = item.residues == nullptr ? std::uint8_t{0} : rule.residue_bits;
     // Others share an instance by the scalar's size, for the coefficients of a block.
     DType scalar = item.scalar;
@@ -360,17 +362,22 @@ Key key_of(const DeviceDigestItem& item) {
     return {fixed,
             words,
             scalar,
-            rule.kind,
+            kind,
             is_exact(rule.kind) ? std::uint8_t{0} : bits,
             fixed ? bits_left(rule, scalar) : KeyBits::all};
 }
+bool is_signed(DType scalar) {
+    return scalar == DType::i8 || scalar == DType::i16 || scalar == DType::i32 || scalar == DType::i64;
+}
 KernelChoice kernel_for(const Key& key) {
-    if (key.words) return words_kernel(item_shift(key.scalar));
+    if (key.words) return words_kernel(key.scalar);
     if (!key.fixed) return any_kernel(key.kind, key.bits, item_shift(key.scalar));
     switch (key.scalar) {
         case DType::f16: return f16_kernel(key.kind, key.bits, key.left);
         case DType::bf16: return bf16_kernel(key.kind, key.bits, key.left);
         case DType::f32: return f32_kernel(key.kind, key.bits, key.left);
+        case DType::i64:
+        case DType::u64: return integers64_kernel();
         default: return f64_kernel(key.kind, key.bits, key.left);
     }
 }
@@ -482,7 +489,7 @@ DeviceStatus choose_kernel(int device, const Key& key, std::uint64_t tiles, Kern
         return fit_of(device, *choice, reinterpret_cast<const void*>(choice->kernel), choice->threads,
                       blocks);
     };
-    if (key.words) {
+    if (key.words && is_signed(key.scalar)) {
         // Few tiles take a block each, if all of them fit at once.
         *choice = few_words_kernel(item_shift(key.scalar));
         const DeviceStatus status = fit();
@@ -508,7 +515,7 @@ std::uint64_t bias_sum_of(const Key& key, DType scalar) {
         for (unsigned shift = 0; shift < 4; ++shift) {
             sums.of[0][shift] = bias_sum(Cells<CellKind::absolute>::kBias, kBlockBytes >> shift);
             sums.of[1][shift] = bias_sum(Cells<CellKind::relative>::kBias, kBlockBytes >> shift);
-            // The highest bit of a word.
+            // The highest bit of a signed word.
             sums.of[2][shift] = bias_sum(1ULL << ((8 << shift) - 1), kBlockBytes >> shift);
             using Absolute = Cells<CellKind::absolute>;
             sums.of[4][shift] = bias_sum(Absolute::kBias + Absolute::kSmallBias, kBlockBytes >> shift);
@@ -517,8 +524,8 @@ std::uint64_t bias_sum_of(const Key& key, DType scalar) {
         }
         return sums;
     }();
-    if (key.kind == CellKind::tokens) return 0;
-    if (key.words) return once.of[2][item_shift(scalar)];
+    if (key.kind == CellKind::tokens || key.kind == CellKind::words) return 0;
+    if (key.words) return is_signed(scalar) ? once.of[2][item_shift(scalar)] : 0;
     if (key.left != KeyBits::all || (key.fixed && key.kind == CellKind::binary32))
         return once.of[3][item_shift(scalar)];
     if (key.fixed && key.kind == CellKind::absolute && item_shift(scalar) == 1) return once.of[4][1];
@@ -642,7 +649,7 @@ class DigestTables {
         field.fine = item.fine;
         field.residues = group.key.bits == 0 ? nullptr : item.residues;
         field.counts = reinterpret_cast<unsigned long long*>(item.counts);
-        field.inverse = rule.kind == CellKind::absolute ? inverse_of(rule) : 0;
+        field.inverse = group.key.kind == CellKind::absolute ? inverse_of(rule) : 0;
         field.bias_sum = bias_sum_of(group.key, item.scalar);
         field.rule = rule;
         field.scalar = item.scalar;

@@ -57,7 +57,10 @@ void Digester::block(const ElementView& view, std::uint64_t first, std::size_t n
         case ComputeType::i64:
         case ComputeType::u64: break;
     }
-    // 64-bit integers: as float64 where all of the block are exact in it, otherwise one by one.
+    if (rule.kind == CellKind::words)
+        return kernels_->block_words(static_cast<const std::uint64_t*>(values), n, out);
+    // Other rules of 64-bit integers: as float64 where all of the block are exact in it, otherwise
+    // one by one.
     const bool is_signed = compute_type(scalar_) == ComputeType::i64;
     const auto* raw = static_cast<const std::byte*>(values);
     bool exact = true;

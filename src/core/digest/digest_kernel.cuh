@@ -94,6 +94,8 @@ class Worker {
     static constexpr bool kWords = Source::kWords;
     // Numbers by their own bits, from the planes of these that may be other than 0.
     static constexpr bool kBinary32 = Source::kFixed && Kind == CellKind::binary32;
+    // Scalars of 64 bits by their halves, whose digests are joined at the end.
+    static constexpr bool kHalves = Kind == CellKind::words;
     static constexpr bool kShort = Left != KeyBits::all;
     static_assert(!kShort || Kind == CellKind::relative);
     static constexpr int kPlanes = kWords      ? 1 << Source::kItemShift
@@ -107,7 +109,7 @@ class Worker {
     static constexpr std::uint64_t kNeutral =
         Cells<Kind>::kNeutral + (kMayBeSmall ? Cells<CellKind::absolute>::kSmallBias : 0);
     // The coarse digest is the fine one.
-    static constexpr bool kOneDigest = kExact || kWords || Kind == CellKind::binary32;
+    static constexpr bool kOneDigest = kExact || kWords || kHalves || Kind == CellKind::binary32;
     static_assert(!kWords || (Kind == CellKind::absolute && Bits == 0));
     static_assert(!kBinary32 || (kPlanes > 0 && Bits == 0));
     // Where little is written, what is read makes room in the L2 cache first, and what is written
@@ -413,6 +415,40 @@ class Worker {
         }
     }
 
+    // Both halves of 64 bits. NaNs are counted.
+    __device__ void halves_of_row(const Tile& tile, unsigned step, const std::byte* stage, unsigned half,
+                                  std::uint32_t (&low)[8], std::uint32_t (&high)[8]) {
+        const std::byte* row = stage + row_of(half) * stage_row_;
+        if constexpr (Source::kFixed) {
+            const auto* pairs = reinterpret_cast<const uint4*>(row);
+#pragma unroll
+            for (unsigned m = 0; m < 4; ++m) {
+                const uint4 pair = pairs[lane_ % 4 + m * 4];
+                low[2 * m] = pair.x;
+                high[2 * m] = pair.y;
+                low[2 * m + 1] = pair.z;
+                high[2 * m + 1] = pair.w;
+            }
+        } else {
+            const unsigned there = scalars_in(tile, row_of(half));
+#pragma unroll
+            for (unsigned i = 0; i < 8; ++i) {
+                const unsigned where = position(step, i);
+                const std::uint64_t raw = where >= there ? 0
+                                          : aligned_     ? raw_scalar(row + position(0, i) * 8, 3)
+                                                         : raw_at(tile, half, where);
+                low[i] = static_cast<std::uint32_t>(raw);
+                high[i] = static_cast<std::uint32_t>(raw >> 32);
+            }
+        }
+        if (source_scalar() != DType::f64) return;
+#pragma unroll
+        for (unsigned i = 0; i < 8; ++i) {
+            const double x = __hiloint2double(static_cast<int>(high[i]), static_cast<int>(low[i]));
+            nans_ += Cells<CellKind::words>::halves(x, low[i], high[i]) ? 1 : 0;
+        }
+    }
+
     // The bits of a binary32, the highest turned round: that is the bias. NaNs are counted.
     __device__ std::uint32_t biased_bits(double x) {
         // x came from a float: the compiler takes that one. -0.0 becomes 0.0.
@@ -520,7 +556,11 @@ class Worker {
             } else {
                 std::uint32_t low[8];
                 std::uint32_t high[8];
-                cells_of_row(tile, step, stage, half, low, high);
+                if constexpr (kHalves) {
+                    halves_of_row(tile, step, stage, half, low, high);
+                } else {
+                    cells_of_row(tile, step, stage, half, low, high);
+                }
 #pragma unroll
                 for (unsigned quarter = 0; quarter < 2; ++quarter) {
                     std::uint32_t part[4];
@@ -609,7 +649,9 @@ class Worker {
             const std::uint64_t two = c[p][half * 2] + (static_cast<std::uint64_t>(c[p][half * 2 + 1]) << 8);
             (p < 4 ? low : high) += two << (p % 4 * 8);
         }
-        std::uint64_t sum = add61(reduce61(low), rotate61(reduce61(high), 32));
+        const std::uint64_t upper =
+            kHalves ? multiply61(reduce61(high), kWordFactor) : rotate61(reduce61(high), 32);
+        std::uint64_t sum = add61(reduce61(low), upper);
         sum = rotate61(sum, lane_ % 4 * 16);
         sum = add61(sum, warp::across(sum, 1));
         return add61(sum, warp::across(sum, 2));
@@ -627,7 +669,7 @@ class Worker {
         for (unsigned half = 0; half < 2; ++half) {
             fine[half] = row_sum<kPlanes>(fine_, half);
             if constexpr (kBinary32) fine[half] = rotate61(fine[half], 8 * Source::kFirstPlane);
-            if constexpr (!kExact) fine[half] = subtract61(fine[half], field.bias_sum);
+            if constexpr (!kExact && !kHalves) fine[half] = subtract61(fine[half], field.bias_sum);
             if constexpr (kOneDigest) {
                 coarse[half] = fine[half];
             } else {
@@ -640,7 +682,7 @@ class Worker {
             // digest.
             if (row_of(half) >= tile.rows) fine[half] = coarse[half] = 0;
         }
-        if constexpr (!kWords && !kBinary32) {
+        if constexpr (!kWords && !kBinary32 && !kHalves) {
             if (warp::any(left_ != 0)) {
 #pragma unroll
                 for (unsigned half = 0; half < 2; ++half)
@@ -862,8 +904,9 @@ KernelChoice f16_kernel(CellKind kind, unsigned bits, KeyBits left);
 KernelChoice bf16_kernel(CellKind kind, unsigned bits, KeyBits left);
 KernelChoice f32_kernel(CellKind kind, unsigned bits, KeyBits left);
 KernelChoice f64_kernel(CellKind kind, unsigned bits, KeyBits left);
-KernelChoice words_kernel(unsigned item_shift);
-KernelChoice few_words_kernel(unsigned item_shift);
+KernelChoice integers64_kernel();
+KernelChoice words_kernel(DType scalar);
+KernelChoice few_words_kernel(unsigned item_shift);  // of signed integers
 KernelChoice any_kernel(CellKind kind, unsigned bits, unsigned item_shift);
 
 template <class Source, KeyBits Left>
@@ -893,6 +936,10 @@ Kernel kernel_of(CellKind kind, unsigned bits, KeyBits left = KeyBits::all) {
             if constexpr (!Source::kFixed || Source::kFirstPlane < 4)
                 return digest_blocks<Source, CellKind::binary32, 0>;
             break;
+        case CellKind::words:
+            if constexpr (Source::kItemShift == 3) return digest_blocks<Source, CellKind::words, 0>;
+            break;
+        case CellKind::integers: break;  // taken as absolute ones
     }
     return nullptr;
 }

@@ -74,7 +74,17 @@ void sketch(const std::byte* a, const std::byte* b, std::size_t n, unsigned bits
 
 }  // namespace
 
-const DigestKernels kPortableDigest = {block<float>, block<double>, sketch};
+namespace {
+
+void block_words(const std::uint64_t* x, std::size_t n, BlockDigest* out) {
+    CellRule rule;
+    rule.kind = CellKind::words;
+    block(x, n, rule, out, nullptr);
+}
+
+}  // namespace
+
+const DigestKernels kPortableDigest = {block<float>, block<double>, block_words, sketch};
 
 void portable_block_i64(const std::int64_t* x, std::size_t n, const CellRule& rule, BlockDigest* out,
                         std::byte* residues) {

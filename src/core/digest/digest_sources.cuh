@@ -163,44 +163,58 @@ struct F64 : SourceOf<3> {
     __device__ static double first(Pair p) { return p.x; }
     __device__ static double second(Pair p) { return p.y; }
 };
+// 64-bit integers, for the rule of words only.
+struct Integers64 : SourceOf<3> {
+    static constexpr DType kScalar = DType::i64;
+};
 // Words of bits, each its own cell: integers of 1, 2 or 4 bytes under the absolute rule with a
-// spacing of 1. With its highest bit turned round a word is its cell and the bias, in as many
-// planes as it has bytes.
-template <unsigned ItemShift>
+// spacing of 1. A signed word with its highest bit turned round is its cell and the bias; others
+// have no bias. A word has as many planes as bytes.
+template <unsigned ItemShift, bool Signed>
 struct WordsOf : SourceOf<ItemShift> {
     static constexpr bool kWords = true;
+    // The highest bits of all words in four bytes.
+    static constexpr std::uint32_t kTurned = !Signed          ? 0
+                                             : ItemShift == 0 ? 0x80808080U
+                                             : ItemShift == 1 ? 0x80008000U
+                                                              : 0x80000000U;
 };
-struct Word8 : WordsOf<0> {
-    static constexpr DType kScalar = DType::i8;
+template <DType Scalar>
+struct Word8 : WordsOf<0, Scalar == DType::i8> {
+    static constexpr DType kScalar = Scalar;
     using Pair = std::uint16_t;
     // Bytes of four words, by plane.
     __device__ static void planes(const Pair* row, unsigned quarter, unsigned lane,
                                   std::uint32_t (&plane)[4]) {
         const std::uint32_t a = row[lane % 4 + 8 * quarter];
         const std::uint32_t b = row[lane % 4 + 8 * quarter + 4];
-        plane[0] = (a | b << 16) ^ 0x80808080U;
+        plane[0] = (a | b << 16) ^ Word8::kTurned;
+        // Whatever is not 0 is true.
+        if constexpr (Scalar == DType::boolean) plane[0] = __vminu4(plane[0], 0x01010101U);
     }
 };
-struct Word16 : WordsOf<1> {
-    static constexpr DType kScalar = DType::i16;
+template <DType Scalar>
+struct Word16 : WordsOf<1, Scalar == DType::i16> {
+    static constexpr DType kScalar = Scalar;
     using Pair = std::uint32_t;
     __device__ static void planes(const Pair* row, unsigned quarter, unsigned lane,
                                   std::uint32_t (&plane)[4]) {
-        const std::uint32_t a = row[lane % 4 + 8 * quarter] ^ 0x80008000U;
-        const std::uint32_t b = row[lane % 4 + 8 * quarter + 4] ^ 0x80008000U;
+        const std::uint32_t a = row[lane % 4 + 8 * quarter] ^ Word16::kTurned;
+        const std::uint32_t b = row[lane % 4 + 8 * quarter + 4] ^ Word16::kTurned;
         plane[0] = bytes_of(a, b, 0x6420);
         plane[1] = bytes_of(a, b, 0x7531);
     }
 };
-struct Word32 : WordsOf<2> {
-    static constexpr DType kScalar = DType::i32;
+template <DType Scalar>
+struct Word32 : WordsOf<2, Scalar == DType::i32> {
+    static constexpr DType kScalar = Scalar;
     using Pair = uint2;
     __device__ static void planes(const Pair* row, unsigned quarter, unsigned lane,
                                   std::uint32_t (&plane)[4]) {
         const uint2 a = row[lane % 4 + 8 * quarter];
         const uint2 b = row[lane % 4 + 8 * quarter + 4];
-        constexpr std::uint32_t kSign = 0x80000000U;
-        const std::uint32_t words[4] = {a.x ^ kSign, a.y ^ kSign, b.x ^ kSign, b.y ^ kSign};
+        constexpr std::uint32_t kTurned = Word32::kTurned;
+        const std::uint32_t words[4] = {a.x ^ kTurned, a.y ^ kTurned, b.x ^ kTurned, b.y ^ kTurned};
         transpose(words, plane);
     }
 };
@@ -320,6 +334,22 @@ struct Cells<CellKind::binary32> {
         return value != value ? ~0ULL : kNeutral + static_cast<std::uint64_t>(bits);
     }
     __device__ static std::uint32_t outside(std::uint64_t v) { return static_cast<std::uint32_t>(v >> 63); }
+};
+// 64 bits as they are, or those of a float64 with one NaN and one zero: both halves are digests'
+// numbers of their own, and no scalar leaves the loop.
+template <>
+struct Cells<CellKind::words> {
+    static constexpr int kPlanes = 8;
+    static constexpr std::uint64_t kNeutral = 0;
+    static constexpr std::uint64_t kBias = 0;
+    // Whether x is NaN. The halves become those of the bits that stand for it.
+    __device__ static bool halves(double x, std::uint32_t& low, std::uint32_t& high) {
+        const std::uint64_t bits = bits_of(x + 0.0);  // -0.0 and 0.0 are one number
+        const bool nan = x != x;
+        low = nan ? 0 : static_cast<std::uint32_t>(bits);
+        high = nan ? static_cast<std::uint32_t>(kBinary64Nan >> 32) : static_cast<std::uint32_t>(bits >> 32);
+        return nan;
+    }
 };
 // What a NaN counts as in a sum.
 template <CellKind Kind>

@@ -83,11 +83,15 @@ KernelChoice by_blocks(Kernel kernel) { return {kernel, 0, 0, kWordThreads, 1}; 
 
 }  // namespace
 
-KernelChoice words_kernel(unsigned item_shift) {
-    switch (item_shift) {
-        case 0: return by_warps<Word8>();
-        case 1: return by_warps<Word16>();
-        default: return by_warps<Word32>();
+KernelChoice words_kernel(DType scalar) {
+    switch (scalar) {
+        case DType::boolean: return by_warps<Word8<DType::boolean>>();
+        case DType::u8: return by_warps<Word8<DType::u8>>();
+        case DType::u16: return by_warps<Word16<DType::u16>>();
+        case DType::u32: return by_warps<Word32<DType::u32>>();
+        case DType::i8: return by_warps<Word8<DType::i8>>();
+        case DType::i16: return by_warps<Word16<DType::i16>>();
+        default: return by_warps<Word32<DType::i32>>();
     }
 }
 KernelChoice few_words_kernel(unsigned item_shift) {

@@ -7,7 +7,7 @@
 
 namespace twinrun {
 
-inline constexpr std::uint64_t kPrime = (1ULL << 61) - 1;
+inline constexpr std::uint64_t kPrime = kMersenne61;
 
 TWR_HOST_DEVICE constexpr std::uint64_t reduce61(std::uint64_t x) {
     x = (x & kPrime) + (x >> 61);

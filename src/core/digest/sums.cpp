@@ -276,15 +276,29 @@ void binary32_values(const float* x, std::size_t n, Values* to) {
         to->fine[i] = to->coarse[i] = binary32_bits(x[i]);
 }
 
+std::uint64_t word_bits(double x) { return binary64_bits(x); }
+template <class T>
+std::uint64_t word_bits(T x) {
+    return static_cast<std::uint64_t>(x);
+}
+template <class T>
+void words_values(const T* x, std::size_t n, Values* to) {
+    for (std::size_t i = 0; i < n; ++i)
+        to->fine[i] = to->coarse[i] = static_cast<std::int64_t>(words_value(word_bits(x[i])));
+}
+
 // (Not inlined: it must run within the floating-point environment that its caller sets.)
 template <class T>
 [[gnu::noinline]] void values_of(const void* scalars, std::size_t n, const CellRule& rule, Values* to) {
     const T* x = static_cast<const T*>(scalars);
     if constexpr (std::is_same_v<T, float>) {
         if (rule.kind == CellKind::binary32) return binary32_values(x, n, to);
+    } else {
+        if (rule.kind == CellKind::words) return words_values(x, n, to);
     }
     if constexpr (std::is_floating_point_v<T>) {
-        if (rule.kind == CellKind::absolute && absolute_values(x, n, rule, to)) return;
+        const bool absolute = rule.kind == CellKind::absolute || rule.kind == CellKind::integers;
+        if (absolute && absolute_values(x, n, rule, to)) return;
         if (rule.kind == CellKind::relative && relative_values(x, n, rule, to)) return;
     }
     any_values(x, n, rule, to);

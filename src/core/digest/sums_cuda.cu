@@ -142,6 +142,32 @@ struct Products<CellKind::absolute> {
 template <>
 struct Products<CellKind::binary32> : Products<CellKind::absolute> {};
 
+// Quarters of 64 bits, whose products with halves of coefficients leave room for 255 of them.
+template <>
+struct Products<CellKind::words> {
+    std::uint64_t by_quarter[4][2] = {};
+    __device__ void add(uint2 r, std::uint64_t v, std::uint32_t /*mask*/) {
+        const auto low = static_cast<std::uint32_t>(v);
+        const auto high = static_cast<std::uint32_t>(v >> 32);
+        const std::uint32_t quarters[4] = {low & 0xFFFF, low >> 16, high & 0xFFFF, high >> 16};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            by_quarter[i][0] += std::uint64_t{r.x} * quarters[i];
+            by_quarter[i][1] += std::uint64_t{r.y} * quarters[i];
+        }
+    }
+    __device__ std::uint64_t fine() const {
+        const std::uint64_t upper = add61(quarter(2), shifted61(quarter(3), 16));
+        return add61(add61(quarter(0), shifted61(quarter(1), 16)), multiply61(upper, kWordFactor));
+    }
+    __device__ std::uint64_t of_low_bits() const { return 0; }
+
+   private:
+    __device__ std::uint64_t quarter(int i) const {
+        return add61(reduce61(by_quarter[i][0]), shifted61(reduce61(by_quarter[i][1]), 30));
+    }
+};
+
 // What a value out of the products' range adds. Its low part is what makes the coarse sum right.
 // nan: a coefficient.
 struct Far {
@@ -270,18 +296,24 @@ class Adder {
         }
 #pragma unroll
         for (int k = 0; k < kBatch; ++k) {
-            v[k] = Cells<Kind>::biased(value_of(v[k], scalar()), inverse_, exponent_);
-            outside |= Cells<Kind>::outside(v[k]);
-        }
-        if (outside != 0) {
-            std::uint32_t far = 0;
-#pragma unroll
-            for (int k = 0; k < kBatch; ++k) {
-                if (Cells<Kind>::outside(v[k]) == 0) continue;
-                v[k] = Cells<Kind>::kNeutral;
-                if (Full || i + static_cast<unsigned>(k) * lanes_ < n) far |= 1U << k;
+            if constexpr (Kind == CellKind::words) {
+                if (scalar() == DType::f64) v[k] = binary64_bits(value_of(v[k], DType::f64));
+            } else {
+                v[k] = Cells<Kind>::biased(value_of(v[k], scalar()), inverse_, exponent_);
+                outside |= Cells<Kind>::outside(v[k]);
             }
-            take_far(data, position, i, far);
+        }
+        if constexpr (Kind != CellKind::words) {
+            if (outside != 0) {
+                std::uint32_t far = 0;
+#pragma unroll
+                for (int k = 0; k < kBatch; ++k) {
+                    if (Cells<Kind>::outside(v[k]) == 0) continue;
+                    v[k] = Cells<Kind>::kNeutral;
+                    if (Full || i + static_cast<unsigned>(k) * lanes_ < n) far |= 1U << k;
+                }
+                take_far(data, position, i, far);
+            }
         }
 #pragma unroll
         for (int k = 0; k < kBatch; ++k) {
@@ -461,6 +493,11 @@ unsigned group_shift_of(const DeviceSumsItem& item) {
     return shift;
 }
 
+// An integer is its own cell under the absolute rule with a spacing of 1.
+CellKind cells_of(const CellRule& rule) {
+    return rule.kind == CellKind::integers ? CellKind::absolute : rule.kind;
+}
+
 // Which instance of the kernel an item takes: those of one key share a launch.
 struct SumsKey {
     std::uint8_t source;  // f32, f64, any
@@ -471,7 +508,7 @@ struct SumsKey {
 };
 SumsKey sums_key_of(const DeviceSumsItem& item) {
     const std::uint8_t source = item.scalar == DType::f32 ? 0 : item.scalar == DType::f64 ? 1 : 2;
-    return {source, static_cast<std::uint8_t>(sums_item_shift(item.scalar)), item.rule.kind,
+    return {source, static_cast<std::uint8_t>(sums_item_shift(item.scalar)), cells_of(item.rule),
             group_shift_of(item) == 5};
 }
 template <class Source, bool Wide>
@@ -481,6 +518,8 @@ SumsKernel sums_kernel_of(CellKind kind) {
         case CellKind::absolute: return add_parts<Source, CellKind::absolute, Wide>;
         case CellKind::relative: return add_parts<Source, CellKind::relative, Wide>;
         case CellKind::binary32: return add_parts<Source, CellKind::binary32, Wide>;
+        case CellKind::words: return add_parts<Source, CellKind::words, Wide>;
+        case CellKind::integers: break;  // taken as absolute ones
     }
     return nullptr;
 }
@@ -615,7 +654,7 @@ class SumsTables {
         part.bucket_count = item.bucket_count;
         copy_buckets(item, part);
         part.halves = item.halves;
-        part.inverse = item.rule.kind == CellKind::absolute ? sums_inverse_of(item.rule) : 0;
+        part.inverse = cells_of(item.rule) == CellKind::absolute ? sums_inverse_of(item.rule) : 0;
         part.rule = item.rule;
         part.scalar = item.scalar;
         part.bucket_shift = static_cast<std::uint8_t>(log2_of(item.bucket_scalars));

@@ -134,6 +134,27 @@ TWR_HOST_DEVICE inline std::int32_t binary32_bits(float x) {
     return magnitude == 0 ? 0 : static_cast<std::int32_t>(bits);
 }
 
+// What stands for 64 bits in the rule of words: lower half + kWordFactor * upper half, modulo
+// 2^61 - 1. Two scalars of which one number comes of it differ by 510,546,808 or more in their
+// upper halves: float64 numbers are then 100 powers of two apart, or more.
+inline constexpr std::uint64_t kMersenne61 = (1ULL << 61) - 1;
+inline constexpr std::uint64_t kWordFactor = splitmix64(1ULL << 33) % kMersenne61;
+TWR_HOST_DEVICE constexpr std::uint64_t words_value(std::uint64_t bits) {
+    const auto product = static_cast<unsigned __int128>(kWordFactor) * (bits >> 32);
+    // Below 2^61 + 2^33.
+    const std::uint64_t sum = (static_cast<std::uint64_t>(product) & kMersenne61) +
+                              static_cast<std::uint64_t>(product >> 61) + (bits & 0xFFFFFFFFU);
+    return sum >= kMersenne61 ? sum - kMersenne61 : sum;
+}
+// The bits of a float64. NaNs are one, and so are 0 and -0.0.
+inline constexpr std::uint64_t kBinary64Nan = 0x7FF8000000000000ULL;
+TWR_HOST_DEVICE inline std::uint64_t binary64_bits(double x) {
+    const std::uint64_t bits = bits_of(x);
+    const std::uint64_t magnitude = bits << 1;
+    if (magnitude > 0xFFE0000000000000ULL) return kBinary64Nan;
+    return magnitude == 0 ? 0 : bits;
+}
+
 // Fine (coarse_shift = 0) or coarse cell of a float64 (float32, float16, bfloat16 and small
 // integers convert exactly).
 TWR_HOST_DEVICE inline Cell cell_of(double x, const CellRule& rule, int coarse_shift) {
@@ -141,12 +162,14 @@ TWR_HOST_DEVICE inline Cell cell_of(double x, const CellRule& rule, int coarse_s
         const std::int64_t bits = binary32_bits(static_cast<float>(x));
         return {static_cast<std::uint64_t>(bits), false};
     }
+    if (rule.kind == CellKind::words) return {words_value(binary64_bits(x)), false};
     const std::uint64_t magnitude_bits = bits_of(x) & ~(1ULL << 63);
     if (magnitude_bits > 0x7FF0000000000000ULL) return {kNanToken, true};
     if (magnitude_bits == 0x7FF0000000000000ULL) {
         return {(bits_of(x) >> 63) != 0 ? kNegativeInfinityToken : kPositiveInfinityToken, true};
     }
-    if (rule.kind == CellKind::absolute) {
+    // Integers: fine_exponent is 0, so that a cell is its integer.
+    if (rule.kind == CellKind::absolute || rule.kind == CellKind::integers) {
         bool fits = false;
         const std::int64_t q = floor_cell(split(x), rule.fine_exponent + coarse_shift, &fits);
         if (fits) return {static_cast<std::uint64_t>(q), false};
@@ -168,6 +191,7 @@ TWR_HOST_DEVICE inline Cell cell_of(double x, const CellRule& rule, int coarse_s
 // The same for a 64-bit integer, given as its magnitude and sign.
 TWR_HOST_DEVICE inline Cell cell_of_integer(std::uint64_t magnitude, bool negative, const CellRule& rule,
                                             int coarse_shift) {
+    if (rule.kind == CellKind::words) return {words_value(negative ? ~magnitude + 1 : magnitude), false};
     if (magnitude <= kLargestExactInteger) {
         const double x = static_cast<double>(magnitude);
         return cell_of(negative ? -x : x, rule, coarse_shift);

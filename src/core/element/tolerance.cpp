@@ -104,13 +104,21 @@ Result<CellRule> cell_rule(const Tolerance& tolerance, unsigned residue_bits) {
     return rule;
 }
 
-bool is_binary32(DType scalar) {
-    return scalar == DType::f16 || scalar == DType::bf16 || scalar == DType::f32;
+CellKind exact_kind(DType scalar) {
+    switch (scalar) {
+        case DType::f16:
+        case DType::bf16:
+        case DType::f32: return CellKind::binary32;
+        case DType::f64:
+        case DType::i64:
+        case DType::u64: return CellKind::words;
+        default: return CellKind::integers;
+    }
 }
 
 Result<CellRule> cell_rule(const Tolerance& tolerance, unsigned residue_bits, DType scalar) {
     auto rule = cell_rule(tolerance, residue_bits);
-    if (rule && rule->kind == CellKind::tokens && is_binary32(scalar)) rule->kind = CellKind::binary32;
+    if (rule && rule->kind == CellKind::tokens) rule->kind = exact_kind(scalar);
     return rule;
 }
 

@@ -10,9 +10,10 @@
 // key of x is their distance from the bits of c, with the sign of x. Keys W apart prove agreement;
 // cells are key >> m.
 //
-// Exact: atol = rtol = 0 asks for equal values. A float16, bfloat16 or float32 then stands for
-// itself, by its bits as a binary32 (binary32_bits() in cell.hpp): nothing is mixed, so that
-// digests are made as fast as memory is read. Every other value is a pseudo-random token of itself.
+// Exact: atol = rtol = 0 asks for equal values. A scalar then stands for itself (cell.hpp): a
+// float16, bfloat16 or float32 by its bits as a binary32, a scalar of 64 bits by the two halves of
+// its bits, a smaller integer by its value. Nothing is mixed, so that digests are made as fast as
+// memory is read. Earlier versions made a pseudo-random token of each value.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +31,14 @@ struct Tolerance {
     bool operator==(const Tolerance&) const = default;
 };
 
-enum class CellKind : std::uint8_t { tokens = 0, absolute = 1, relative = 2, binary32 = 3 };
+enum class CellKind : std::uint8_t {
+    tokens = 0,
+    absolute = 1,
+    relative = 2,
+    binary32 = 3,  // f16, bf16, f32
+    words = 4,     // f64, i64, u64
+    integers = 5,  // bool and integers of up to 32 bits
+};
 
 // How a value becomes its fine and its coarse integer. Plain data: it is stored in metadata and
 // given to kernels.
@@ -50,13 +58,13 @@ struct CellRule {
 // The rule for a tolerance. residue_bits: 0, 2 or 4 (taken as 0 where the rule is tokens). Errors:
 // a tolerance that is negative, NaN or infinite; other residue bits.
 Result<CellRule> cell_rule(const Tolerance& tolerance, unsigned residue_bits);
-// The same for scalars of this type: where the rule would be tokens, and binary32 does, it is that.
+// The same for scalars of this type: where the rule would be tokens, it is exact_kind().
 Result<CellRule> cell_rule(const Tolerance& tolerance, unsigned residue_bits, DType scalar);
-// Whether values of this scalar type are binary32 numbers: float16, bfloat16 and float32.
-[[nodiscard]] bool is_binary32(DType scalar);
+// How scalars of this type (not complex) stand for themselves in exact digests.
+[[nodiscard]] CellKind exact_kind(DType scalar);
 // Whether equal values in digests mean equal numbers, and nothing else.
 [[nodiscard]] constexpr bool is_exact(CellKind kind) {
-    return kind == CellKind::tokens || kind == CellKind::binary32;
+    return kind != CellKind::absolute && kind != CellKind::relative;
 }
 
 // True if metadata made with `rule` can prove agreement within `required` (which may be wider than

@@ -23,6 +23,9 @@ struct HistorySettings {
     bool keep_data = true;                 // false: metadata only
     std::optional<RecordSettings> record;  // set: data is stored as differences
     bool shared = false;                   // data of several ranks may lie in one file
+    // Exact digests of other types than f16, bf16 and f32 are tokens: so that the digests of arrays
+    // (spec/digest.md, section 13) stay what they were.
+    bool tokens = false;
     bool operator==(const HistorySettings&) const = default;
 };
 

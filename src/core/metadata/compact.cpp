@@ -23,7 +23,8 @@ Result<std::vector<std::byte>> compact_metadata(MetadataFile& file) try {
         field.sections[static_cast<std::size_t>(Section::sums)] = {};
     }
     // Parts are no reason for version 2 here: nothing of it is kept.
-    directory.version = required_version(directory.fields) < 3 ? 1 : 3;
+    const std::uint32_t version = required_version(directory.fields);
+    directory.version = version < 3 ? 1 : version;
     end = round_up(encode_directory(directory, 0).size(), 8);
     for (FieldMetadata& field : directory.fields) {
         for (std::size_t s = 0; s < kSections; ++s) {

@@ -105,11 +105,11 @@ bool inside(std::uint64_t offset, std::uint64_t length, std::uint64_t file_bytes
 // rule, whatever wrote them, would not prove what they seem to.
 Result<> check_rule(const FieldMetadata& field) {
     const CellRule& rule = field.settings.rule;
-    // Tokens were the only exact rule before version 3.
+    // Tokens were the only exact rule before version 3, and before version 4 of most types.
     const auto expected =
-        rule.kind == CellKind::binary32
-            ? cell_rule(field.settings.tolerance, rule.residue_bits, scalar_type(field.dtype))
-            : cell_rule(field.settings.tolerance, rule.residue_bits);
+        rule.kind == CellKind::tokens
+            ? cell_rule(field.settings.tolerance, rule.residue_bits)
+            : cell_rule(field.settings.tolerance, rule.residue_bits, scalar_type(field.dtype));
     if (!expected) return damaged(expected.error().message);
     if (field.settings.kind == DigestKind::published) {
         if (field.settings.tolerance.rtol != 0)
@@ -201,7 +201,7 @@ Result<> get_kind(Decoder& in, std::uint32_t version, FieldMetadata& field, bool
     rule.coarse_shift = in.get<std::uint8_t>();
     const auto place = in.get<std::uint8_t>();
     if (in.failed()) return damaged("its directory ends too early");
-    const std::uint8_t last_kind = version < 3 ? 2 : 3;
+    const std::uint8_t last_kind = version < 3 ? 2 : version < 4 ? 3 : 5;
     if (!dtype || byte_order > 1 || order > 1 || digest > 1 || cells > last_kind || place > 1)
         return damaged("field '" + field.name + "' has a type that does not exist");
     has_place = place != 0;
@@ -324,8 +324,10 @@ std::uint64_t FieldMetadata::section_bytes(Section section) const {
 std::uint32_t required_version(std::span<const FieldMetadata> fields) {
     std::uint32_t version = 1;
     for (const FieldMetadata& field : fields) {
-        if (field.settings.rule.kind == CellKind::binary32) return 3;
-        if (field.partial() || field.sums != SumsFacts{}) version = 2;
+        const CellKind kind = field.settings.rule.kind;
+        if (kind == CellKind::words || kind == CellKind::integers) return 4;
+        if (kind == CellKind::binary32) version = 3;
+        if (field.partial() || field.sums != SumsFacts{}) version = std::max(version, 2U);
     }
     return version;
 }

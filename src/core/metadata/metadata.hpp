@@ -23,7 +23,7 @@
 
 namespace twinrun {
 
-inline constexpr std::uint32_t kMetadataVersion = 3;  // the newest; see required_version()
+inline constexpr std::uint32_t kMetadataVersion = 4;  // the newest; see required_version()
 inline constexpr std::size_t kHeaderBytes = 64;
 inline constexpr std::size_t kPageBytes = 4096;  // what one checksum covers
 // Element bytes that one data checksum covers.
@@ -130,8 +130,9 @@ struct Directory {
     std::vector<FieldMetadata> fields;
 };
 
-// The version that a file of these fields needs: 3 if some rule is binary32, otherwise 2 if a field
-// has sums or is a part of something larger, otherwise 1. Earlier readers take all that they know.
+// The version that a file of these fields needs: 4 if some rule is words or integers, otherwise 3
+// if some rule is binary32, otherwise 2 if a field has sums or is a part of something larger,
+// otherwise 1. Earlier readers take all that they know.
 [[nodiscard]] std::uint32_t required_version(std::span<const FieldMetadata> fields);
 
 // Header and directory, to and from bytes. decode never reads outside `bytes`, whatever they hold;

@@ -30,7 +30,7 @@ struct FieldPlan {
     std::vector<Extent> extents;
     std::string format;
     std::string key;  // FieldMetadata::key
-    // Exact digests of tokens, as versions 1 and 2 made them of all types: to be held against such.
+    // Exact digests of tokens, as earlier versions of the file had them: to be held against such.
     bool tokens = false;
 };
 Result<FieldMetadata> plan_field(FieldPlan plan);

@@ -303,11 +303,13 @@ TEST(DeviceDigest, Words) {
     Random random(5);
     for (int round = 0; round < test_rounds(30); ++round) {
         std::vector<Case> cases;
-        for (const DType scalar : {DType::i8, DType::i16, DType::i32, DType::u8, DType::f32}) {
+        for (const DType scalar : {DType::i8, DType::i16, DType::i32, DType::u8, DType::u16, DType::u32,
+                                   DType::boolean, DType::f32}) {
             Case c;
             c.scalar = scalar;
             c.settings.tolerance = {1, 0};
             c.settings.rule = *cell_rule(c.settings.tolerance, 0);
+            if (round % 2 == 0) c.settings.rule = *cell_rule({0, 0}, 0, scalar);
             c.settings.chunk_bytes = 4096U << random() % 9;
             const std::size_t size = item_bytes(scalar);
             c.bytes =
@@ -324,7 +326,7 @@ TEST(DeviceDigest, Words) {
 TEST(DeviceDigest, ManyWords) {
     TWR_TEST_DEVICE(device);
     Random random(6);
-    for (const DType scalar : {DType::i8, DType::i16, DType::i32}) {
+    for (const DType scalar : {DType::i8, DType::i16, DType::i32, DType::u8, DType::u16, DType::u32}) {
         std::vector<Case> cases;
         for (const std::size_t bytes : {std::size_t{70'000'000}, std::size_t{3'200}, std::size_t{65'536}}) {
             Case c;
@@ -347,11 +349,11 @@ TEST(DeviceDigest, NumbersByTheirBits) {
     Random random(7);
     for (int round = 0; round < test_rounds(30); ++round) {
         std::vector<Case> cases;
-        for (const DType scalar : {DType::f16, DType::bf16, DType::f32}) {
+        for (const DType scalar : {DType::f16, DType::bf16, DType::f32, DType::f64, DType::i64, DType::u64}) {
             Case c;
             c.scalar = scalar;
             c.settings.rule = *cell_rule({0, 0}, 0, scalar);
-            ASSERT_EQ(c.settings.rule.kind, CellKind::binary32);
+            ASSERT_EQ(c.settings.rule.kind, item_bytes(scalar) == 8 ? CellKind::words : CellKind::binary32);
             c.settings.chunk_bytes = 4096U << random() % 9;
             const std::size_t size = item_bytes(scalar);
             c.bytes =

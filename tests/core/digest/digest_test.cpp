@@ -234,11 +234,13 @@ TEST_P(Backends, EqualThePortableOneForAnyValuesAndRules) {
     }
 }
 
-CellRule binary32_rule() {
+CellRule rule_of_kind(CellKind kind) {
     CellRule rule;
-    rule.kind = CellKind::binary32;
+    rule.kind = kind;
     return rule;
 }
+CellRule binary32_rule() { return rule_of_kind(CellKind::binary32); }
+CellRule words_rule() { return rule_of_kind(CellKind::words); }
 
 TEST_P(Backends, EqualThePortableOneForNumbersByTheirBits) {
     Random random(test_seed(25));
@@ -255,11 +257,63 @@ TEST_P(Backends, EqualThePortableOneForNumbersByTheirBits) {
     }
 }
 
+TEST_P(Backends, EqualThePortableOneForScalarsByTheirHalves) {
+    Random random(test_seed(26));
+    const CellRule rule = words_rule();
+    for (int round = 0; round < 3000; ++round) {
+        const std::size_t n = random() % 8 == 0 ? random() % (kLargestBlock + 1) : random() % 700;
+        const Values<double> x = make_values<double>(n, rule, random);
+        expect_portable(x.data(), n, rule);
+        if (HasFatalFailure()) return;
+        // The same bits as integers.
+        const auto* bits = reinterpret_cast<const std::uint64_t*>(x.data());
+        BlockDigest expected;
+        BlockDigest made;
+        kPortableDigest.block_words(bits, n, &expected);
+        digest_kernels(GetParam()).block_words(bits, n, &made);
+        ASSERT_EQ(made.fine, expected.fine) << n;
+        ASSERT_EQ(made.coarse, expected.fine) << n;
+        ASSERT_EQ(made.counts.nans + made.counts.tokens, 0U);
+    }
+    // The largest products there are, in every place.
+    for (const std::uint64_t bits :
+         {0xFFEFFFFFFFFFFFFFULL, 0xFFFFFFFFFFFFFFFFULL, 0x8000000000000001ULL, 0x8000000000000000ULL}) {
+        const std::vector<double> x(kLargestBlock, std::bit_cast<double>(bits));
+        expect_portable(x.data(), x.size(), rule);
+        BlockDigest expected;
+        BlockDigest made;
+        const std::vector<std::uint64_t> words(kLargestBlock, bits);
+        kPortableDigest.block_words(words.data(), words.size(), &expected);
+        digest_kernels(GetParam()).block_words(words.data(), words.size(), &made);
+        EXPECT_EQ(made.fine, expected.fine);
+    }
+}
+
+TEST_P(Backends, EqualThePortableOneForSmallIntegers) {
+    Random random(test_seed(27));
+    const CellRule rule = rule_of_kind(CellKind::integers);
+    for (int round = 0; round < 500; ++round) {
+        const std::size_t n = random() % 8 == 0 ? random() % (kLargestBlock + 1) : random() % 700;
+        std::vector<float> x(n);  // of up to 16 bits
+        std::vector<double> y(n);
+        for (std::size_t i = 0; i < n; ++i) {
+            x[i] = static_cast<float>(static_cast<std::int16_t>(random()));
+            y[i] = random() % 2 == 0 ? static_cast<double>(static_cast<std::int32_t>(random()))
+                                     : static_cast<double>(static_cast<std::uint32_t>(random()));
+        }
+        expect_portable(x.data(), n, rule);
+        expect_portable(y.data(), n, rule);
+        if (HasFatalFailure()) return;
+        EXPECT_EQ(make(digest_kernels(GetParam()), y.data(), n, rule).digest.counts.tokens, 0U);
+    }
+}
+
 TEST_P(Backends, EqualThePortableOneAtEveryLength) {
     Random random(test_seed(21));
     for (const CellRule& rule : {rule_of({1e-3, 0}, 4), rule_of({1e-3, 0}, 2), rule_of({1e-3, 1e-4}, 4),
-                                 CellRule{}, binary32_rule()}) {
+                                 CellRule{}, binary32_rule(), words_rule()}) {
         const Values<float> x = make_values<float>(kLargestBlock, rule, random);
+        const Values<double> y = make_values<double>(kLargestBlock, rule, random);
         std::vector<std::size_t> lengths(300);
         std::iota(lengths.begin(), lengths.end(), 0);
         for (const std::size_t whole : {512U, 1024U, 2048U, 4096U}) {
@@ -268,6 +322,7 @@ TEST_P(Backends, EqualThePortableOneAtEveryLength) {
         }
         for (const std::size_t n : lengths) {
             expect_portable(x.data(), n, rule);
+            expect_portable(y.data(), n, rule);
             if (HasFatalFailure()) return;
         }
     }
@@ -338,7 +393,7 @@ TEST_P(Backends, DoNotDependOnTheCallersFloatEnvironment) {
     const unsigned saved = _mm_getcsr();
     for (int round = 0; round < 200; ++round) {
         DigestSettings settings;
-        settings.rule = round % 8 == 1 ? binary32_rule() : make_rule(random);
+        settings.rule = round % 8 == 1 ? binary32_rule() : round % 8 == 2 ? words_rule() : make_rule(random);
         settings.tolerance = {1, 0};
         settings.kind = round % 10 == 0 ? DigestKind::published : DigestKind::linear;
         std::vector<double> x(1000);
@@ -350,6 +405,7 @@ TEST_P(Backends, DoNotDependOnTheCallersFloatEnvironment) {
         }
         for (const DType dtype : {DType::f32, DType::f64}) {
             if (dtype == DType::f64 && settings.rule.kind == CellKind::binary32) continue;
+            if (dtype == DType::f32 && settings.rule.kind == CellKind::words) continue;
             const ElementView view =
                 dense_view(dtype, dtype == DType::f32 ? static_cast<const void*>(y.data()) : x.data());
             std::array<ChunkDigest, 4> expected;
@@ -448,6 +504,89 @@ TEST(Digest, ByBitsTellsEqualNumbers) {
             ASSERT_EQ(digest(other).fine == of_x.fine, alike);
         }
     }
+}
+
+// The same of both halves of 64 bits.
+TEST(Digest, ByHalvesTellsEqualScalars) {
+    Random random(test_seed(34));
+    const CellRule rule = words_rule();
+    for (const Backend backend : backends()) {
+        const auto digest = [&](const std::vector<double>& x) {
+            return make(digest_kernels(backend), x.data(), x.size(), rule).digest;
+        };
+        for (int round = 0; round < 400; ++round) {
+            std::vector<double> x(2 + random() % 511);
+            for (double& value : x)
+                value = awkward<double>(rule, random);
+            const BlockDigest of_x = digest(x);
+            std::vector<double> same = x;
+            std::uint64_t nans = 0;
+            for (double& value : same) {
+                if (value == 0) value = -value;
+                if (std::isnan(value))
+                    value = std::bit_cast<double>(0xFFF0000000000001ULL + (random() & 0xFFFFFFFFFFULL));
+                nans += std::isnan(value) ? 1 : 0;
+            }
+            ASSERT_EQ(digest(same).fine, of_x.fine);
+            ASSERT_EQ(of_x.coarse, of_x.fine);
+            ASSERT_EQ(of_x.counts.nans, nans);
+            ASSERT_EQ(of_x.counts.tokens, 0U);
+            const std::size_t at = random() % x.size();
+            std::vector<double> other = x;
+            other[at] = std::nextafter(x[at], random() % 2 == 0 ? -1e300 : 1e300);
+            if (other[at] == x[at]) other[at] += 1;
+            if (!std::isnan(x[at]) && other[at] != x[at]) {
+                ASSERT_NE(digest(other).fine, of_x.fine);
+            }
+            other = x;
+            std::swap(other[0], other[x.size() - 1]);
+            const bool alike = x[0] == x.back() || (std::isnan(x[0]) && std::isnan(x.back()));
+            ASSERT_EQ(digest(other).fine == of_x.fine, alike);
+        }
+    }
+}
+
+// Which scalars of 64 bits share a number follows from the shortest vectors of the lattice of lower
+// and upper halves that give 0. They are far apart.
+TEST(Digest, ScalarsOfOneNumberAreFarApart) {
+    const auto number = [](std::int64_t lower, std::int64_t upper) {
+        return add61(signed61(lower), multiply61(signed61(upper), kWordFactor));
+    };
+    // A reduced basis: the determinant is p, and neither of the two is much longer than need be.
+    constexpr std::array<std::int64_t, 2> a = {91870199, 510546808};
+    constexpr std::array<std::int64_t, 2> b = {4360441710, -866803529};
+    ASSERT_EQ(number(a[0], a[1]), 0U);
+    ASSERT_EQ(number(b[0], b[1]), 0U);
+    const auto determinant = static_cast<__int128>(a[0]) * b[1] - static_cast<__int128>(a[1]) * b[0];
+    ASSERT_TRUE(determinant == -static_cast<__int128>(kPrime) ||
+                determinant == static_cast<__int128>(kPrime));
+    std::int64_t least = std::numeric_limits<std::int64_t>::max();
+    std::int64_t least_beside_the_sign = least;
+    int found = 0;
+    for (std::int64_t i = -40; i <= 40; ++i) {
+        for (std::int64_t j = -40; j <= 40; ++j) {
+            const std::int64_t lower = i * a[0] + j * b[0];
+            const std::int64_t upper = i * a[1] + j * b[1];
+            if ((i == 0 && j == 0) || std::abs(lower) >> 32 != 0 || std::abs(upper) >> 32 != 0) continue;
+            ASSERT_TRUE(std::abs(i) < 40 && std::abs(j) < 40) << "there may be others";
+            ++found;
+            least = std::min(least, std::abs(upper));
+            least_beside_the_sign =
+                std::min(least_beside_the_sign, std::abs(std::abs(upper) - (std::int64_t{1} << 31)));
+        }
+    }
+    EXPECT_EQ(found, 28);
+    EXPECT_EQ(least, 510546808);
+    // A power of two is 2^20 in the upper half.
+    EXPECT_GE(least, 100 * (std::int64_t{1} << 20));
+    EXPECT_GE(least_beside_the_sign, 100 * (std::int64_t{1} << 20));
+    Random random(test_seed(35));
+    for (int round = 0; round < 1000; ++round) {
+        const std::uint64_t bits = random();
+        EXPECT_EQ(words_value(bits), number(static_cast<std::int64_t>(bits & 0xFFFFFFFF),
+                                            static_cast<std::int64_t>(bits >> 32)));
+    }
+    EXPECT_EQ(words_value(~0ULL), number(0xFFFFFFFF, 0xFFFFFFFF));
 }
 
 TEST(Digest, IsLinear) {

@@ -81,9 +81,9 @@ TEST_P(Vectors, AreWhatEveryBackendGives) {
         settings.tolerance = {number(c["atol"]), number(c["rtol"])};
         settings.kind = c["kind"] == "published" ? DigestKind::published : DigestKind::linear;
         settings.chunk_bytes = c["chunk_bytes"].get<std::uint32_t>();
-        const auto rule = c["cells"] == "binary32"
-                              ? cell_rule(settings.tolerance, c["bits"].get<unsigned>(), scalar_type(dtype))
-                              : cell_rule(settings.tolerance, c["bits"].get<unsigned>());
+        const auto rule = c["cells"] == "tokens"
+                              ? cell_rule(settings.tolerance, c["bits"].get<unsigned>())
+                              : cell_rule(settings.tolerance, c["bits"].get<unsigned>(), scalar_type(dtype));
         ASSERT_TRUE(rule.ok());
         if (settings.kind == DigestKind::linear) settings.rule = *rule.operator->();
         const auto count = c["count"].get<std::uint64_t>();

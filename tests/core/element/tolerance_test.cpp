@@ -54,13 +54,15 @@ TEST(Tolerance, ZeroIsTokens) {
     EXPECT_EQ(rule_of({1e300, 1e-10}, 4).kind, CellKind::absolute);  // the origin would be infinite
 }
 
-TEST(Tolerance, ZeroIsTheBitsOfBinary32) {
-    for (const DType scalar :
-         {DType::f16, DType::bf16, DType::f32, DType::f64, DType::i32, DType::u8, DType::boolean}) {
+TEST(Tolerance, ZeroIsWhatScalarsStandForThemselvesBy) {
+    for (const DType scalar : {DType::f16, DType::bf16, DType::f32, DType::f64, DType::i64, DType::u64,
+                               DType::i32, DType::u32, DType::i8, DType::u8, DType::boolean}) {
         const bool narrow = scalar == DType::f16 || scalar == DType::bf16 || scalar == DType::f32;
+        const bool wide = scalar == DType::f64 || scalar == DType::i64 || scalar == DType::u64;
         for (const unsigned bits : kBits) {
             const CellRule rule = *cell_rule({0, 0}, bits, scalar);
-            EXPECT_EQ(rule.kind, narrow ? CellKind::binary32 : CellKind::tokens);
+            EXPECT_EQ(rule.kind, narrow ? CellKind::binary32 : wide ? CellKind::words : CellKind::integers);
+            EXPECT_TRUE(is_exact(rule.kind));
             EXPECT_EQ(rule.residue_bits, 0);
             EXPECT_EQ(*cell_rule({1e-3, 0}, bits, scalar), rule_of({1e-3, 0}, bits));
             EXPECT_EQ(*cell_rule({1e-3, 1e-3}, bits, scalar), rule_of({1e-3, 1e-3}, bits));

@@ -69,7 +69,7 @@ Directory random_directory(std::mt19937_64& random) {
         return t;
     };
     Directory d;
-    d.version = static_cast<std::uint32_t>(1 + random() % 3);
+    d.version = static_cast<std::uint32_t>(1 + random() % 4);
     d.step = static_cast<std::int64_t>(random());
     d.rank = static_cast<std::uint32_t>(random());
     for (std::uint64_t i = random() % 4; i-- > 0;) {
@@ -102,7 +102,8 @@ Directory random_directory(std::mt19937_64& random) {
                 field.global_shape.push_back(field.global_offset.back() + n + random() % 3);
             }
         }
-        if (d.version < 3 && field.settings.rule.kind == CellKind::binary32)
+        const CellKind kind = field.settings.rule.kind;
+        if (is_exact(kind) && d.version < (kind == CellKind::binary32 ? 3 : 4))
             field.settings.rule.kind = CellKind::tokens;
         if (d.version >= 2) {
             field.key = text();
@@ -190,7 +191,7 @@ TEST(Directory, ChangedBytesAreRefusedOrRoundTrip) {
         }
         // Of another version they are anything.
         const std::uint32_t version =
-            random() % 8 == 0 ? static_cast<std::uint32_t>(1 + random() % 3) : made.version;
+            random() % 8 == 0 ? static_cast<std::uint32_t>(1 + random() % 4) : made.version;
         const auto decoded = decode_directory(body, kNoLimit, version);
         if (!decoded.ok()) continue;
         accepted += version >= 2 && !decoded->fields.empty();
@@ -336,6 +337,29 @@ TEST(Directory, NumbersByTheirBitsNeedVersion3AndASuitableType) {
     };
     EXPECT_TRUE(decodes(tokens, 2));
     EXPECT_TRUE(decodes(tokens, 3));
+    EXPECT_TRUE(decodes(tokens, 4));
+}
+
+TEST(Directory, WordsAndIntegersNeedVersion4AndASuitableType) {
+    for (const DType dtype :
+         {DType::f16, DType::bf16, DType::f32, DType::f64, DType::i8, DType::i16, DType::i32, DType::i64,
+          DType::u8, DType::u16, DType::u32, DType::u64, DType::boolean, DType::c64, DType::c128}) {
+        for (const CellKind kind : {CellKind::binary32, CellKind::words, CellKind::integers}) {
+            const auto exact = [&](FieldMetadata& field) {
+                field = make_field("x", dtype, {50, 4}, {0, 0}, 0);
+                field.settings.rule = {};
+                field.settings.rule.kind = kind;
+            };
+            const bool fits = exact_kind(scalar_type(dtype)) == kind;
+            EXPECT_EQ(decodes(exact, 4), fits) << dtype_name(dtype) << ' ' << static_cast<int>(kind);
+            EXPECT_EQ(decodes(exact, 3), fits && kind == CellKind::binary32) << dtype_name(dtype);
+        }
+        const auto beyond = [&](FieldMetadata& field) {
+            field = make_field("x", dtype, {50, 4}, {0, 0}, 0);
+            field.settings.rule.kind = static_cast<CellKind>(6);
+        };
+        EXPECT_FALSE(decodes(beyond, 4));
+    }
 }
 
 TEST(Header, NewerVersionIsUnsupportedAndSaysWhatToDo) {
@@ -374,7 +398,7 @@ TEST(Directory, HostileCountsAllocateNothing) {
     out.put(std::numeric_limits<std::uint32_t>::max());
     for (int i = 0; i < 40; ++i)
         out.put(std::uint64_t{0});
-    for (const std::uint32_t version : {1U, 2U, 3U})
+    for (const std::uint32_t version : {1U, 2U, 3U, 4U})
         EXPECT_FALSE(decode_directory(out.bytes(), kNoLimit, version).ok());
 }
 

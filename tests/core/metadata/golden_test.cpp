@@ -221,6 +221,13 @@ INSTANTIATE_TEST_SUITE_P(Version3, Sums, ::testing::Values("v3/parted.twm", "v3/
 INSTANTIATE_TEST_SUITE_P(Version3, Shared, ::testing::Values("v3/exact_shared.twm", "v3/parted_shared.twm"),
                          kStem);
 
+const auto kVersion4 =
+    ::testing::Values("v4/words.twm", "v4/words_shared.twm", "v4/parted.twm", "v4/parted_shared.twm");
+INSTANTIATE_TEST_SUITE_P(Version4, Good, kVersion4, kStem);
+INSTANTIATE_TEST_SUITE_P(Version4, Sums, ::testing::Values("v4/parted.twm", "v4/parted_shared.twm"), kStem);
+INSTANTIATE_TEST_SUITE_P(Version4, Shared, ::testing::Values("v4/words_shared.twm", "v4/parted_shared.twm"),
+                         kStem);
+
 // The error that reading all of a file gives, or "".
 std::string complaint(const std::string& path) {
     const auto all = [&]() -> Result<> {

@@ -225,6 +225,12 @@ TEST(MetadataWriter, TakesTheLowestVersionThatHoldsItsFields) {
     EXPECT_EQ(required_version({}), 1U);
     const FieldMetadata whole = make_field("x", DType::f32, {50}, {0, 0}, 0);
     EXPECT_EQ(required_version(std::span(&whole, 1)), 3U);
+    for (const DType dtype : {DType::f64, DType::i64, DType::u8}) {
+        const FieldMetadata of_version_4 = make_field("x", dtype, {50}, {0, 0}, 0);
+        EXPECT_EQ(required_version(std::span(&of_version_4, 1)), 4U);
+        const std::array<FieldMetadata, 2> both = {of_version_4, whole};
+        EXPECT_EQ(required_version(both), 4U);
+    }
 }
 
 TEST(MetadataWriter, RefusesPartsThatDoNotFit) {

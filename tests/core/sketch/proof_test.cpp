@@ -492,15 +492,17 @@ TEST(ProofOfTwoFields, MustGoTogether) {
     }
     EXPECT_FALSE(ChunkProof::between(field, field, {{1e-6, 0}}));
     // Tokens of numbers say nothing beside their bits, but each kind of its own.
-    const FieldMetadata by_bits = plan_field({.name = "x", .dtype = DType::f32, .shape = {3000}}).value();
-    const FieldMetadata by_tokens =
-        plan_field({.name = "x", .dtype = DType::f32, .shape = {3000}, .tokens = true}).value();
-    EXPECT_TRUE(ChunkProof::between(by_bits, by_bits, rule));
-    EXPECT_TRUE(ChunkProof::between(by_tokens, by_tokens, rule));
-    for (const auto& [a, b] : {std::pair(by_bits, by_tokens), std::pair(by_tokens, by_bits)}) {
-        const auto refused = ChunkProof::between(a, b, rule);
-        ASSERT_FALSE(refused);
-        EXPECT_NE(refused.error().message.find("an earlier kind"), std::string::npos);
+    for (const DType dtype : {DType::f32, DType::f64, DType::i64, DType::u8}) {
+        const FieldMetadata by_bits = plan_field({.name = "x", .dtype = dtype, .shape = {3000}}).value();
+        const FieldMetadata by_tokens =
+            plan_field({.name = "x", .dtype = dtype, .shape = {3000}, .tokens = true}).value();
+        EXPECT_TRUE(ChunkProof::between(by_bits, by_bits, rule));
+        EXPECT_TRUE(ChunkProof::between(by_tokens, by_tokens, rule));
+        for (const auto& [a, b] : {std::pair(by_bits, by_tokens), std::pair(by_tokens, by_bits)}) {
+            const auto refused = ChunkProof::between(a, b, rule);
+            ASSERT_FALSE(refused);
+            EXPECT_NE(refused.error().message.find("an earlier kind"), std::string::npos);
+        }
     }
     FieldMetadata with_nans = field;
     with_nans.counts.nans = 1;

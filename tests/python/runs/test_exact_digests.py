@@ -1,4 +1,4 @@
-"""Exact digests of numbers by their bits (version 3 of metadata), beside those of tokens that earlier versions made."""
+"""Exact digests of scalars that stand for themselves, beside those of tokens that earlier versions of metadata had."""
 
 from pathlib import Path
 
@@ -12,13 +12,28 @@ from twinrun.golden import fields as golden_fields
 from twinrun.runs.index import build, field_plan
 from twinrun.runs.opening import open_subject
 
-KINDS = ["f2", "f4", "c8"]
+FLOATS = ["f2", "f4", "c8", "f8", "c16"]
+INTEGERS = ["i8", "u8", "i4", "u4", "i2", "u2", "i1", "u1", "?"]
+KINDS = FLOATS + INTEGERS
+CELLS = {"f2": "binary32", "f4": "binary32", "c8": "binary32", "f8": "words", "c16": "words", "i8": "words",
+         "u8": "words"}  # fmt: skip
 
 
 def values(kind: str) -> np.ndarray:
-    x = np.random.default_rng(1).normal(size=3000).astype(kind)
-    x[5], x[6], x[7] = np.nan, np.inf, -0.0
+    rng = np.random.default_rng(1)
+    if kind in FLOATS:
+        x = rng.normal(size=3000).astype(kind)
+        x[5], x[6], x[7] = np.nan, np.inf, -0.0
+        return x
+    if kind == "?":
+        return rng.integers(0, 2, 3000).astype(kind)
+    x = rng.integers(0, 256, 3000 * np.dtype(kind).itemsize, np.uint8).view(kind)
+    x[5], x[6], x[7] = np.iinfo(kind).max, np.iinfo(kind).min, 0
     return x
+
+
+def changed(x: np.ndarray) -> np.ndarray:
+    return ~x if x.dtype.kind == "b" else x + 1
 
 
 def index_as_before(path: Path) -> None:
@@ -31,11 +46,13 @@ def index_as_before(path: Path) -> None:
                                      digest="linear", format="npy", tokens=True))  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FLOATS)
 def test_equal_numbers_have_equal_digests(kind: str) -> None:
     x = values(kind)
     same = x.copy()
-    same.view({"f2": "u2"}.get(kind, "u4"))[np.isnan(same.view({"f2": "f2"}.get(kind, "f4")))] |= 0x8001
+    scalar, bits = {"f2": ("f2", "u2"), "f8": ("f8", "u8"), "c16": ("f8", "u8")}.get(kind, ("f4", "u4"))
+    sign = np.array(1, bits) << np.array(8 * np.dtype(bits).itemsize - 1, bits)
+    same.view(bits)[np.isnan(same.view(scalar))] |= sign | np.array(1, bits)
     same[7] = 0
     a = twinrun.sketch({"x": x})
     assert a.compare(twinrun.sketch({"x": same})).verdict == "same"
@@ -48,23 +65,40 @@ def test_equal_numbers_have_equal_digests(kind: str) -> None:
     assert a.compare(twinrun.sketch({"x": swapped})).verdict == "different"
 
 
+@pytest.mark.parametrize("kind", INTEGERS)
+def test_equal_integers_have_equal_digests(kind: str) -> None:
+    x = values(kind)
+    a = twinrun.sketch({"x": x})
+    assert a.compare(twinrun.sketch({"x": x.copy()})).verdict == "same"
+    for at in (0, 5, 6, 7, x.size - 1):
+        other = x.copy()
+        other[at] = not other[at] if kind == "?" else other[at] ^ np.array(1, kind)
+        assert a.compare(twinrun.sketch({"x": other})).verdict == "different"
+    # Beyond 2^53, where float64 takes neighbours for equal, and so far apart that only one half differs.
+    if kind in ("i8", "u8"):
+        for bit in range(64):
+            other = x.copy()
+            other.view("u8")[9] ^= np.uint64(1) << np.uint64(bit)
+            assert a.compare(twinrun.sketch({"x": other})).verdict == "different"
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_captured_facts(tmp_path: Path, kind: str) -> None:
     with twinrun.Run(tmp_path / "run", keep_data=False) as run:
-        run.capture(1, {"x": values(kind), "d": np.arange(5.0), "n": np.arange(5)})
+        run.capture(1, {"x": values(kind), "d": np.arange(5.0), "n": np.arange(5, dtype="i4")})
     (file,) = (tmp_path / "run").glob("step-*/rank-00000.twm")
     facts = {f.name: f for f in _core.Metadata(str(file)).fields}
     assert [(facts[n].cells, facts[n].exact, facts[n].outdated) for n in "xdn"] == [
-        ("binary32", True, False), ("tokens", True, False), ("tokens", True, False)
+        (CELLS.get(kind, "integers"), True, False), ("words", True, False), ("integers", True, False)
     ]  # fmt: skip
-    assert (facts["x"].nans, facts["x"].tokens) == (1, 0)
+    assert (facts["x"].nans, facts["x"].tokens) == (int(kind in FLOATS), 0)
     assert twinrun.verify(tmp_path / "run") == ([], 2)
     assert "exact, 0 bits" in " ".join(command("show", file).out.split())
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_digests_of_earlier_versions(tmp_path: Path, kind: str) -> None:
-    for name, x in (("a", values(kind)), ("b", values(kind)), ("c", values(kind) + 1)):
+    for name, x in (("a", values(kind)), ("b", values(kind)), ("c", changed(values(kind)))):
         np.save(tmp_path / f"{name}.npy", x)
     a, b, c = (tmp_path / f"{name}.npy" for name in "abc")
     for path in (a, b, c):
@@ -84,15 +118,16 @@ def test_digests_of_earlier_versions(tmp_path: Path, kind: str) -> None:
 
 
 def test_golden_files_of_earlier_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    x = {kind: values(kind) for kind in KINDS}
+    kinds = [*FLOATS, "u1", "?"]  # wider integers have cells in golden files
+    x = {kind: values(kind) for kind in kinds}
     with monkeypatch.context() as patched:
         patched.setattr(golden_fields, "field_plan", lambda *a, **k: field_plan(*a, **{**k, "tokens": True}))
         golden.save(x, tmp_path / "before", keep_values=0)
     (file,) = (tmp_path / "before").glob("*.twm")
     assert {f.cells for f in _core.Metadata(str(file)).fields} == {"tokens"}
     assert golden.check(tmp_path / "before", x).verdict == "same"
-    for kind in KINDS:
-        other = {**x, kind: x[kind] + 1}
+    for kind in kinds:
+        other = {**x, kind: changed(x[kind])}
         found = golden.check(tmp_path / "before", other)
         assert found.verdict == "different" and [f.field for f in found.fields if f.verdict != "same"] == [
             kind
