@@ -133,6 +133,14 @@ __global__ void make_halves(std::uint16_t* to, std::size_t n, bool brain) {
     }
 }
 
+// One run of 16,384 scalars in `of` becomes this value.
+template <class Raw>
+__global__ void mask_runs(void* to, std::size_t n, std::uint64_t value, std::uint64_t of) {
+    const std::size_t stride = std::size_t{gridDim.x} * blockDim.x;
+    for (std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n; i += stride)
+        if (splitmix64(i >> 14) % of == 0) static_cast<Raw*>(to)[i] = static_cast<Raw>(value);
+}
+
 // For units in the last place and periods: `a` on a circle of length kAround, and b, by kind, beside it.
 constexpr double kAround = 10;
 enum class Beside : int {
@@ -528,6 +536,35 @@ int main(int argc, char** argv) {
                     sums_line(p.name + kind, plan_field(std::move(plan)).value());
                 }
             }
+            bench.run();
+        }
+
+        // Masks: NaN, a fill value (1e20, or the largest float16), or either everywhere.
+        const bool narrow = item_bytes(scalar) == 2;
+        const std::uint64_t nan = scalar == DType::f64    ? 0x7FF8000000000000U
+                                  : scalar == DType::f32  ? 0x7FC00000U
+                                  : scalar == DType::bf16 ? 0x7FC0U
+                                                          : 0x7E00U;
+        const std::uint64_t large = scalar == DType::f64    ? 0x4415AF1D78B58C40U
+                                    : scalar == DType::f32  ? 0x60AD78ECU
+                                    : scalar == DType::bf16 ? 0x60ADU
+                                                            : 0x7C00U;  // infinity: others have cells
+        for (const auto& [name, value, of] :
+             {std::tuple("a third NaN", nan, 3U), std::tuple("all NaN", nan, 1U),
+              std::tuple("all one fill value", large, 1U), std::tuple("a third a fill value", large, 3U)}) {
+            const std::size_t n = bytes / item_bytes(scalar);
+            if (of == 3) {
+                if (scalar == DType::f32) make<float><<<wide, 256>>>(a.data(), n, 0, 0.0);
+                if (scalar == DType::f64) make<double><<<wide, 256>>>(a.data(), n, 0, 0.0);
+                if (narrow) make_halves<<<wide, 256>>>(a.as<std::uint16_t>(), n, scalar == DType::bf16);
+            }
+            if (scalar == DType::f32) mask_runs<std::uint32_t><<<wide, 256>>>(a.data(), n, value, of);
+            if (scalar == DType::f64) mask_runs<std::uint64_t><<<wide, 256>>>(a.data(), n, value, of);
+            if (narrow) mask_runs<std::uint16_t><<<wide, 256>>>(a.data(), n, value, of);
+            check(cudaDeviceSynchronize());
+            digest_line(scalar, 4096, 0, 1e-3, DigestKind::linear, std::string("digest, masked: ") + name);
+            digest_line(scalar, 4096, 4, 1e-3, DigestKind::linear,
+                        std::string("digest, masked (read + written): ") + name);
             bench.run();
         }
 

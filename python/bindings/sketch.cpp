@@ -184,7 +184,7 @@ HistorySettings sketch_settings(double atol, double rtol, unsigned residue_bits,
 Sketches sketch_fields(const CapturedFields& fields, double atol, double rtol, unsigned residue_bits,
                        std::uint32_t chunk_bytes, const std::string& digest, int threads, bool tokens) {
     HistorySettings settings = sketch_settings(atol, rtol, residue_bits, chunk_bytes, digest);
-    settings.tokens = tokens;
+    if (tokens) settings.tokens = Tokens::but_binary32;
     SketchMaker maker(settings, threads);
     const auto work = [&]() -> Result<MadeSketches> {
         for (std::size_t at = 0; at < fields.fields.size(); ++at)
@@ -587,7 +587,8 @@ void twinrun::define_sketches(nb::module_& m) {
                 "chunk_bytes: int, digest: str, threads: int = 0) -> SketchList | None"),
         "Those of a container, begun while it is walked. None where Python has to look at anything in it.");
     m.def("sketch_fields", &sketch_fields, "fields"_a, "atol"_a, "rtol"_a, "residue_bits"_a, "chunk_bytes"_a,
-          "digest"_a, "threads"_a = 0, "tokens"_a = false, "tokens: as HistorySettings::tokens of the core.");
+          "digest"_a, "threads"_a = 0, "tokens"_a = false,
+          "tokens: exact digests of all types but f16, bf16 and f32 are tokens.");
     m.def("load_sketches", &load_sketches, "metadata"_a, "fields"_a, "device"_a);
     m.def("move_sketches", &move_sketches, "sketches"_a, "device"_a);
     m.def("sketch_roots", &sketch_roots, "sketches"_a,

@@ -85,12 +85,13 @@ nb::object read_residues(const PyMetadata& metadata, std::size_t field, std::uin
 // What the sums of rows with these IDs are, for rows in memory; none where they would not be kept.
 std::optional<BucketSums> sums_of_rows(const std::string& dtype, const Words& ids, std::uintptr_t address,
                                        std::uint64_t row_scalars, const Tolerance& tolerance,
-                                       std::uint32_t chunk_bytes) {
+                                       std::uint32_t chunk_bytes, bool tokens) {
     const DType type = parse_dtype(dtype);
     check_buckets(chunk_bytes, 0);
     DigestSettings settings;
     settings.tolerance = tolerance;
-    settings.rule = take(cell_rule(settings.tolerance, 0, scalar_type(type)));
+    settings.rule =
+        take(tokens ? cell_rule(settings.tolerance, 0) : cell_rule(settings.tolerance, 0, scalar_type(type)));
     settings.chunk_bytes = chunk_bytes;
     auto placement = RowPlacement::of_ids({ids.data(), ids.data() + ids.size()}, row_scalars);
     if (!placement) return std::nullopt;
@@ -233,7 +234,7 @@ void define_sums(nb::module_& m) {
     m.def("read_sums", &sums_of, "metadata"_a, "field"_a, "whole"_a);
     m.def("read_residues", &read_residues, "metadata"_a, "field"_a, "first"_a, "count"_a);
     m.def("sums_of_rows", &sums_of_rows, "dtype"_a, "ids"_a, "address"_a, "row_scalars"_a, "tolerance"_a,
-          "chunk_bytes"_a);
+          "chunk_bytes"_a, "tokens"_a = false);
     m.def("put_rows", &put_rows, "to"_a, "rows"_a, "starts"_a, "item_bytes"_a);
     define_two_sums(m);
     m.def("id_stride", &id_stride, "row_scalars"_a);

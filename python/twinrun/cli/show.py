@@ -26,7 +26,7 @@ def _settings(ref: FieldRef) -> str:
     if facts is None:
         return "no metadata"
     if facts.exact:
-        tolerance = "exact"
+        tolerance = "exact (an earlier kind)" if facts.outdated else "exact"
     else:
         tolerance = " + ".join(
             t

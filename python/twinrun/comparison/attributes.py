@@ -316,10 +316,10 @@ def _equal_codes(a: Opened, b: Opened) -> bool:
     digests = []
     for side in (a, b):
         ref = side.get(SUMMARY)
-        if ref is None or ref.metadata is None or ref.facts is None or ref.facts.outdated:
+        if ref is None or ref.metadata is None or ref.facts is None:
             return False
         sections = [ref.metadata.section(ref.metadata_field, name) for name in ("tree", "fine")]
-        digests.append((ref.digest, sections))
+        digests.append((ref.digest, ref.facts.cells, sections))
     return digests[0] == digests[1]
 
 

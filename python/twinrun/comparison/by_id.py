@@ -298,7 +298,8 @@ def _proven_by_sums(
     """Whether sums alone prove that both runs have the same IDs, each once, and that no field differs.
 
     Consecutive IDs are proven to occur once: their sums are those of the numbers from the smallest to the
-    largest. (The sum of rows that share an ID proves nothing about each row.)
+    largest, and there are as many rows. (An ID of 0 may add nothing to a sum. The sum of rows that share an ID
+    proves nothing about each row.)
     """
     if totals[0] != totals[1] or any(f.sums is None or f.sums.core.count_open for f in found.values()):
         return False
@@ -317,12 +318,13 @@ def _proven_by_sums(
     high = max(own.largest_id for own in known)
     if high - low + 1 != totals[0]:
         return False
+    tokens = refs[0].facts is not None and refs[0].facts.outdated  # all are alike: there are sums
     expected = []
     for first in range(low, high + 1, _NUMBERS):
         ids = np.arange(first, min(first + _NUMBERS, high + 1), dtype=np.uint64)
         values = ids.astype(storage_dtype(refs[0].dtype))
         made = _core.sums_of_rows(
-            refs[0].dtype, ids, values.ctypes.data, 1, _core.Tolerance(), sums.chunk_bytes
+            refs[0].dtype, ids, values.ctypes.data, 1, _core.Tolerance(), sums.chunk_bytes, tokens=tokens
         )
         if made is None:
             return False

@@ -39,6 +39,10 @@ __all__ = [
 # Why metadata is built for one side: it reads one run's data, where a direct comparison reads both.
 _BUILT = "only one run had metadata: the other's was built on the fly, reading one run's data instead of both"
 _BUILT_BOTH = "metadata was built on the fly, as requested"
+_BUILT_ALIKE = "one run's exact digests are of an earlier kind: the other's were built on the fly like them, reading one run's data"
+_BUILT_ANEW = (
+    "one run's exact digests are of an earlier kind: they were built anew on the fly, reading one run's data"
+)
 # Lists of integers up to this length are compared as a whole where they differ: they may be IDs in
 # another order.
 _WHOLE_LIST = 1 << 26
@@ -186,7 +190,7 @@ def divisible(a: FieldRef, b: FieldRef, settings: Settings) -> bool:
         return False
     have = [ref.metadata is not None for ref in (a, b)]
     builds = settings.method in ("staged", "published") or (settings.method == "auto" and any(have))
-    if builds and not all(have):
+    if builds and (not all(have) or _of_two_kinds(a, b)):
         return False
     if a.dtype not in FLOATING and len(a.shape) == 1 and a.items <= _WHOLE_LIST:
         return False
@@ -231,7 +235,8 @@ def compare_part(
             reason = TWO_TYPES
         built: _core.StageFacts | None = None
         if _builds(a, b, sides, settings):
-            reason = _BUILT if any(s.metadata is not None for s in sides) else _BUILT_BOTH
+            if not reason:
+                reason = _BUILT if any(s.metadata is not None for s in sides) else _BUILT_BOTH
             built = _build_missing(a, b, sides, decision, settings, stack)
         elif settings.method == "auto" and not any(s.metadata is not None for s in sides):
             reason = reason or DIRECT
@@ -364,6 +369,8 @@ def _sides(a: FieldRef, b: FieldRef, place: Place, settings: Settings) -> tuple[
         for side in sides:
             side.metadata = None
         reason = NOT_WORTH_IT
+    if all(have) and settings.method in ("auto", "staged") and a.dtype == b.dtype and _of_two_kinds(a, b):
+        reason = _make_one_kind(a, b, sides, settings)
     for ref, side in zip((a, b), sides, strict=True):
         if side.source is None and (side.metadata is None or settings.method in ("direct", "published")):
             if side.metadata is not None and settings.method == "published" and ref.digest == "published":
@@ -374,6 +381,31 @@ def _sides(a: FieldRef, b: FieldRef, place: Place, settings: Settings) -> tuple[
                 fix=_without_data(settings, types_of(a, b) is None and a.dtype == b.dtype),
             )
     return sides, reason
+
+
+def _of_two_kinds(a: FieldRef, b: FieldRef) -> bool:
+    """Whether both have exact digests that cannot be held against each other: of one an earlier version made
+    them.
+    """
+    facts = [ref.facts for ref in (a, b)]
+    return all(f is not None and f.exact for f in facts) and facts[0].cells != facts[1].cells  # type: ignore[union-attr]
+
+
+def _make_one_kind(a: FieldRef, b: FieldRef, sides: Sequence[_Side], settings: Settings) -> str:
+    """Drops the metadata of one of two sides of two kinds, so that it is built like the other's; and returns
+    why. '' where no side's data is at hand, or where reading both takes less.
+    """
+    at_hand = [side.source is not None for side in sides]
+    if all(at_hand):
+        if is_small(a) and settings.method == "auto":
+            return ""
+        earlier = [ref.facts is not None and ref.facts.outdated for ref in (a, b)]
+        sides[earlier.index(True)].metadata = None
+        return _BUILT_ANEW
+    if not any(at_hand):
+        return ""
+    sides[at_hand.index(True)].metadata = None
+    return _BUILT_ALIKE
 
 
 def _builds(a: FieldRef, b: FieldRef, sides: Sequence[_Side], settings: Settings) -> bool:

@@ -202,7 +202,7 @@ def compare_placed(
     without = why_not(x.refs, y.refs, "place", decision, settings)
     if without:
         for of_run in (x, y):
-            of_run.check_data()
+            of_run.check_data(without)
         part = compare_part(a, b, place, settings, ranges, progress)
         part.found = _read_by_parts(part.found, 2 * wanted // pair * a.itemsize)
         part.reason = f"{cuts}: elements, as {without}"

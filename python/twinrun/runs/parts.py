@@ -284,12 +284,13 @@ class Parts:
 
         return self.assemble(begin, np.empty((count, pair), np.uint8), fetch).reshape(-1)
 
-    def check_data(self) -> None:
-        """Raises Incomparable if the elements of a part are not available."""
+    def check_data(self, why: str = "") -> None:
+        """Raises Incomparable if the elements of a part are not available. why: they are needed."""
         for piece in self._pieces:
             if piece.ref.no_data:
                 raise Incomparable(
-                    f"field {self.name!r} of rank {piece.rank}: only its metadata is available, and it cannot decide",
+                    f"field {self.name!r} of rank {piece.rank}: only its metadata is available, and it cannot decide"
+                    + (f": {why}" if why else ""),
                     where=piece.ref.where,
                     fix="compare with the data at hand",
                 )

@@ -128,6 +128,7 @@ class Session::Impl {
     std::unique_ptr<StoredSteps> stored_;
     std::unique_ptr<StepRecorder> recorder_;
     std::unique_ptr<Pipeline> pipeline_;
+    HistorySettings planned_;  // what fields are planned with
     std::unique_ptr<Intake> intake_;
     std::unique_ptr<StepIntake> step_intake_;
     std::unique_ptr<DeviceStage> stage_;
@@ -220,7 +221,9 @@ Result<> Session::Impl::begin_pipeline() {
         [this](const PendingStep& step, const Error& error) { settled(step.step, &error, step.reported); },
         [this](const Divergence& divergence) { diverged(divergence); });
     pipeline_->log_divergence(settings_.log_divergence);
-    intake_ = std::make_unique<Intake>(settings_.history, shares, *team_, ring_.get(), *pipeline_);
+    planned_ = settings_.history;
+    if (reference_ != nullptr) planned_.tokens = reference_->tokens();
+    intake_ = std::make_unique<Intake>(planned_, shares, *team_, ring_.get(), *pipeline_);
     if (settings_.history.record) {
         RecorderOptions recorder;
         recorder.settings = *settings_.history.record;

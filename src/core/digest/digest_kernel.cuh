@@ -12,8 +12,8 @@
 // 25: in this order the low bits that a lane holds are whole words of a residue line. Data come
 // through shared memory, several steps ahead (cp.async).
 //
-// Values without a narrow cell (tokens, NaN, far values) leave the loop: their products are
-// computed one by one.
+// Values without a narrow cell (tokens, NaN, far values) leave the loop: digest_left.cuh takes
+// them.
 #pragma once
 
 #include <cstddef>
@@ -24,6 +24,7 @@
 #include "device/warp.cuh"
 #include "digest/byte_products.cuh"
 #include "digest/digest.hpp"
+#include "digest/digest_left.cuh"
 #include "digest/digest_sources.cuh"
 #include "digest/field61.hpp"
 
@@ -110,6 +111,8 @@ class Worker {
         Cells<Kind>::kNeutral + (kMayBeSmall ? Cells<CellKind::absolute>::kSmallBias : 0);
     // The coarse digest is the fine one.
     static constexpr bool kOneDigest = kExact || kWords || kHalves || Kind == CellKind::binary32;
+    // Some values may not fit the planes.
+    static constexpr bool kMayLeave = !kWords && !kBinary32 && !kHalves;
     static_assert(!kWords || (Kind == CellKind::absolute && Bits == 0));
     static_assert(!kBinary32 || (kPlanes > 0 && Bits == 0));
     // Where little is written, what is read makes room in the L2 cache first, and what is written
@@ -139,7 +142,7 @@ class Worker {
           policy_(kEvictFirst ? ReadPolicy::evict_first() : ReadPolicy{}) {}
 
     __device__ void run() {
-        Tile now = tile_of(ask());
+        Tile now = tile_of(warp::from(ask(), 0));
         if (now.field == nullptr) return;
         produce(now);
         for (unsigned i = 0; i + 1 < kStages; ++i)
@@ -150,7 +153,7 @@ class Worker {
             begin(now);
             for (unsigned line = 0; line < steps_; line += kLineSteps) {
                 const bool last = line + kLineSteps == steps_;
-                if (last) next = tile_of(number);
+                if (last) next = tile_of(warp::from(number, 0));
 #pragma unroll
                 for (unsigned i = 0; i < kLineSteps; ++i) {
                     if (i % kStageSteps == 0) {
@@ -176,8 +179,7 @@ class Worker {
    private:
     // The number of a tile that no warp has taken: lane 0 has it.
     __device__ unsigned long long ask() { return lane_ == 0 ? atomicAdd(launch_.next_tile, 1ULL) : 0; }
-    __device__ Tile tile_of(unsigned long long asked) {
-        const std::uint64_t number = warp::from(asked, 0);
+    __device__ Tile tile_of(std::uint64_t number) const {
         Tile tile{};
         if (number >= launch_.tiles) return tile;
         std::uint32_t low = 0;
@@ -365,7 +367,7 @@ class Worker {
                 }
             }
             if (outside == 0) return;
-            // finish() takes these values one by one; here they count as nothing.
+            // add_left() takes these values; here they count as nothing.
             left_ |= 1U << step * 32 / steps_;
 #pragma unroll
             for (unsigned i = 0; i < 8; ++i) {
@@ -399,7 +401,7 @@ class Worker {
             high[i] = static_cast<std::uint32_t>(v >> 32);
         }
         if (Tokens::not_finite(largest) || small) {
-            left_ |= 1U << step * 32 / steps_;  // finish() takes these values one by one
+            left_ |= 1U << step * 32 / steps_;  // add_left() takes these values
 #pragma unroll
             for (unsigned i = 0; i < 8; ++i) {
                 if (Tokens::special<Source::kNarrow>(Tokens::number_of(x[i]))) low[i] = high[i] = 0;
@@ -682,67 +684,61 @@ class Worker {
             // digest.
             if (row_of(half) >= tile.rows) fine[half] = coarse[half] = 0;
         }
-        if constexpr (!kWords && !kBinary32 && !kHalves) {
-            if (warp::any(left_ != 0)) {
-#pragma unroll
-                for (unsigned half = 0; half < 2; ++half)
-                    take_left(tile, half, fine[half], coarse[half]);
-            }
+        std::uint32_t left = 0;
+        if constexpr (kMayLeave) {
+            if (warp::any(left_ != 0)) left = static_cast<std::uint32_t>(warp::united(left_));
         }
         put_digests(tile, fine, coarse);
         // At most 512 a tile in each half.
         if constexpr (kBinary32 && Source::kPairs) nans_ += (nan_pairs_ & 0xFFFF) + (nan_pairs_ >> 16);
         if (field.counts != nullptr) put_counts(field, tile);
+        // Last, when few registers are needed.
+        if constexpr (kMayLeave) {
+            if (left != 0) add_left(tile, left);
+        }
     }
 
-    // Adds the values of one row that are out of the planes' range.
-    __device__ void take_left(const Tile& tile, unsigned half, std::uint64_t& fine_sum,
-                              std::uint64_t& coarse_sum) {
-        const CellRule rule = tile.field->rule;
-        const unsigned there = scalars_in(tile, row_of(half));
-        const unsigned part_steps = (steps_ + 31) / 32;
-        const int shift = rule.coarse_shift;
-        const bool wide_integers = !Source::kFixed && (scalar_ == DType::i64 || scalar_ == DType::u64);
-        std::uint64_t fine = 0;
-        std::uint64_t coarse = 0;
-        // Sum of the coefficients of NaNs: masked regions are full of them.
-        std::uint64_t nan_r = 0;
-#pragma unroll 1
-        for (std::uint32_t rest = left_; rest != 0; rest &= rest - 1) {
-            const unsigned part = static_cast<unsigned>(__ffs(static_cast<int>(rest))) - 1;
-            const unsigned first_step = (part * steps_ + 31) / 32;
-#pragma unroll 1
-            for (unsigned k = 0; k < part_steps * 8; ++k) {
-                const unsigned where = position(first_step + k / 8, k % 8);
-                if (where >= there) continue;
-                const std::uint64_t raw = raw_at(tile, half, where);
-                const DType scalar = source_scalar();
-                const double x = value_of(raw, scalar);
-                if (Cells<Kind>::outside(biased(x)) == 0) continue;
-                const std::uint64_t r = coefficient(where);
-                std::uint64_t bits = kNanToken;
-                if (x != x && !wide_integers) {
-                    nan_r = add61(nan_r, r);
-                    ++nans_;
-                    if constexpr (Kind != CellKind::binary32) ++tokens_;
-                } else {
-                    const Cell cell = wide_integers ? cell_of_raw(raw, scalar, rule, 0) : cell_of(x, rule, 0);
-                    fine = add61(fine, multiply61(r, field_value(cell)));
-                    if (shift != 0) {
-                        const Cell wider =
-                            wide_integers ? cell_of_raw(raw, scalar, rule, shift) : cell_of(x, rule, shift);
-                        coarse = add61(coarse, multiply61(r, field_value(wider)));
-                    }
-                    tokens_ += cell.token;
-                    bits = cell.bits;
-                }
-                if (Bits != 0 && tile.field->residues != nullptr) patch_residue(tile, half, where, bits);
-            }
+    // Adds the values that are out of the planes' range. steps: those of all lanes that hold some.
+    __device__ void add_left(const Tile& tile, std::uint32_t steps) {
+        const Field& field = *tile.field;
+        LeftTile of_left;
+        of_left.data = tile.data;
+        of_left.residues = nullptr;
+        if (Bits != 0 && field.residues != nullptr)
+            of_left.residues = field.residues + tile.first_block * (std::size_t{block_scalars_} * Bits / 8);
+        of_left.rule = &field.rule;
+        of_left.coefficients = coefficients_;
+        of_left.rows = tile.rows;
+        of_left.last_scalars = tile.last_scalars;
+        of_left.item_shift = item_shift_;
+        of_left.left = steps;
+        of_left.inverse = Kind == CellKind::relative ? field.rule.key_origin : field.inverse;
+        of_left.scalar = field.scalar;
+        const LeftSums sums = sums_of_left<Source, Kind, Bits, kMayBeSmall>(of_left);
+        std::uint64_t fine[2];
+        std::uint64_t coarse[2];
+#pragma unroll
+        for (unsigned half = 0; half < 2; ++half) {
+            const std::uint32_t(&nan)[1][4] = reinterpret_cast<const std::uint32_t(&)[1][4]>(sums.nan);
+            const std::uint32_t(&fill)[1][4] = reinterpret_cast<const std::uint32_t(&)[1][4]>(sums.fill);
+            const std::uint64_t nan_sum = multiply61(row_sum<1>(nan, half), reduce61(kNanValue<Kind>));
+            const std::uint64_t fill_r = row_sum<1>(fill, half);
+            std::uint64_t alike_in_both = nan_sum;
+            if constexpr (Kind == CellKind::absolute)
+                alike_in_both = add61(alike_in_both, row_sum<8>(sums.token, half));
+            const auto sum = [&](std::uint64_t others, std::uint64_t of_fill) {
+                return add61(add61(sum_of_row(others), alike_in_both), multiply61(fill_r, of_fill));
+            };
+            fine[half] = sum(sums.fine[half], sums.fill_fine);
+            const bool alike = field.rule.coarse_shift == 0;
+            coarse[half] = sum(alike ? sums.fine[half] : sums.coarse[half], sums.fill_coarse);
         }
-        if (shift == 0) coarse = fine;
-        const std::uint64_t nan_sum = multiply61(nan_r, reduce61(kNanValue<Kind>));
-        fine_sum = add61(fine_sum, sum_of_row(add61(fine, nan_sum)));
-        coarse_sum = add61(coarse_sum, sum_of_row(add61(coarse, nan_sum)));
+        put_digests<true>(tile, fine, coarse);
+        if (field.counts == nullptr) return;
+        // Of tokens alone all values are counted already.
+        if (!kExact && sums.tokens != 0)
+            atomicAdd(field.counts + 1, static_cast<unsigned long long>(sums.tokens));
+        if (sums.nans != 0) atomicAdd(field.counts, static_cast<unsigned long long>(sums.nans));
     }
     __device__ DType source_scalar() const {
         if constexpr (Source::kFixed) {
@@ -751,19 +747,8 @@ class Worker {
             return scalar_;
         }
     }
-    // This lane wrote the word, and zeros for this value.
-    __device__ void patch_residue(const Tile& tile, unsigned half, unsigned where, std::uint64_t bits) const {
-        constexpr unsigned kWidth = Bits == 0 ? 1 : Bits;
-        constexpr unsigned kPerLine = 512 / kWidth;
-        const unsigned bit = where % kPerLine / 8 * kWidth;
-        std::byte* line = tile.field->residues +
-                          (tile.first_block + row_of(half)) * (std::size_t{block_scalars_} * kWidth / 8) +
-                          where / kPerLine * kResidueLine;
-        auto* at = reinterpret_cast<unsigned char*>(line) + where % 8 * 8 + bit / 8;
-        *at = static_cast<unsigned char>(*at | (bits & ((1U << kWidth) - 1)) << bit % 8);
-    }
-
-    // Blocks join to pieces by Horner's rule.
+    // Blocks join to pieces by Horner's rule. Add: to what is there.
+    template <bool Add = false>
     __device__ void put_digests(const Tile& tile, std::uint64_t (&fine)[2], std::uint64_t (&coarse)[2]) {
         const Field& field = *tile.field;
         const unsigned blocks = field.piece_blocks;
@@ -798,8 +783,11 @@ class Worker {
             const unsigned row = row_of(half);
             if (row >= tile.rows || row % blocks != 0) continue;
             const std::uint64_t piece = (tile.first_block + row) / blocks;
-            if (field.leaves != nullptr) field.leaves[piece] = coarse[half];
-            if (field.fine != nullptr) field.fine[piece] = fine[half];
+            const auto put = [&](std::uint64_t* to, std::uint64_t digest) {
+                if (to != nullptr) to[piece] = Add ? add61(to[piece], digest) : digest;
+            };
+            put(field.leaves, coarse[half]);
+            put(field.fine, fine[half]);
         }
     }
 

@@ -27,7 +27,8 @@ Result<FieldMetadata> plan_captured(const CapturedField& field, const HistorySet
     plan.residue_bits = settings.residue_bits;
     plan.chunk_bytes = settings.chunk_bytes;
     plan.kind = settings.kind;
-    plan.tokens = settings.tokens && exact_kind(scalar_type(field.dtype)) != CellKind::binary32;
+    const bool binary32 = exact_kind(scalar_type(field.dtype)) == CellKind::binary32;
+    plan.tokens = settings.tokens == Tokens::all || (settings.tokens == Tokens::but_binary32 && !binary32);
     return plan_field(std::move(plan));
 }
 

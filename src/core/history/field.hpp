@@ -14,6 +14,11 @@
 
 namespace twinrun {
 
+// Which exact digests are tokens, as earlier versions made them: of no type, of all types but f16,
+// bf16 and f32, or of all. Digests of arrays (spec/digest.md, section 13) stay what they were, and
+// those of a run can be held against an earlier reference.
+enum class Tokens : std::uint8_t { none, but_binary32, all };
+
 // Settings of what a history digests and stores. Fixed when the history is made.
 struct HistorySettings {
     Tolerance tolerance;
@@ -23,9 +28,7 @@ struct HistorySettings {
     bool keep_data = true;                 // false: metadata only
     std::optional<RecordSettings> record;  // set: data is stored as differences
     bool shared = false;                   // data of several ranks may lie in one file
-    // Exact digests of other types than f16, bf16 and f32 are tokens: so that the digests of arrays
-    // (spec/digest.md, section 13) stay what they were.
-    bool tokens = false;
+    Tokens tokens = Tokens::none;          // not stored
     bool operator==(const HistorySettings&) const = default;
 };
 

@@ -227,6 +227,24 @@ Result<std::unique_ptr<Reference>> Reference::open(const std::string& path, std:
     return reference;
 }
 
+Tokens Reference::tokens() const {
+    Tokens found = Tokens::none;
+    for (const HistoryStep& step : history_.steps) {
+        const RankFiles& files = step.ranks[rank_];
+        const std::string path = (fs::path(history_.path) / step.folder / files.metadata).string();
+        const auto opened = MetadataFile::open(path);
+        if (!opened) continue;  // check() says so
+        for (const FieldMetadata& field : (*opened)->directory().fields) {
+            if (field.settings.kind != DigestKind::linear || field.settings.rule.kind != CellKind::tokens)
+                continue;
+            if (exact_kind(scalar_type(field.dtype)) == CellKind::binary32) return Tokens::all;
+            found = Tokens::but_binary32;
+        }
+        break;
+    }
+    return found;
+}
+
 std::unique_ptr<StepCheck> Reference::check(std::int64_t number,
                                             const std::vector<FieldMetadata>& fields) const {
     const auto in = [&](const History& history) -> const HistoryStep* {

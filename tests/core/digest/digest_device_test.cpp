@@ -372,6 +372,50 @@ TEST(DeviceDigest, NumbersByTheirBits) {
     }
 }
 
+// Values without a cell, as masks have them: NaN and one or two fill values in runs of any length, among noise and values that are
+// far each in its own way.
+TEST(DeviceDigest, RegionsOfOneValue) {
+    TWR_TEST_DEVICE(device);
+    Random random(8);
+    for (int round = 0; round < test_rounds(20); ++round) {
+        std::vector<Case> cases;
+        for (const DType scalar : {DType::f32, DType::f64, DType::bf16, DType::f16, DType::i64, DType::u64}) {
+            for (const unsigned bits : {0U, 2U, 4U}) {
+                Case c;
+                c.scalar = scalar;
+                constexpr Tolerance tolerances[] = {{1e-3, 0}, {1e-3, 1e-3}, {1e-30, 0}, {0, 0}};
+                c.settings.tolerance = tolerances[random() % 4];
+                c.settings.rule = *cell_rule(c.settings.tolerance, bits);
+                c.settings.chunk_bytes = 4096U << random() % 9;
+                const std::size_t size = item_bytes(scalar);
+                c.bytes = some_values(scalar, random() % (300000 / size), random);
+                std::uint64_t fills[3] = {random(), random(), random()};
+                if (scalar == DType::f64) fills[0] = 0x4415AF1D78B58C40U, fills[1] = 0xFFF8000000000001U;
+                if (scalar == DType::f32) fills[0] = 0x60AD78ECU, fills[1] = 0x7FC00001U;
+                if (scalar == DType::bf16) fills[0] = 0x60ADU, fills[1] = 0x7FC1U;
+                if (scalar == DType::f16) fills[0] = 0xFC00U, fills[1] = 0x7E01U;
+                const std::uint64_t longest = std::uint64_t{1} << random() % 15;
+                std::uint64_t left = 0;
+                std::uint64_t fill = 0;
+                bool filled = false;
+                for (std::size_t at = 0; at + size <= c.bytes.size(); at += size) {
+                    if (left-- == 0) {
+                        left = random() % longest;
+                        filled = random() % 2 == 0;
+                        fill = fills[random() % (round % 2 == 0 ? 2 : 3)];
+                    }
+                    if (!filled) continue;
+                    for (std::size_t k = 0; k < size; ++k)
+                        c.bytes[at + k] = static_cast<std::byte>(fill >> 8 * k);
+                }
+                c.skew = random() % 4 == 0 ? size * (random() % (16 / size)) : 0;
+                cases.push_back(std::move(c));
+            }
+        }
+        check(device, cases);
+    }
+}
+
 TEST(DeviceDigest, AllTokensAndAllNaN) {
     TWR_TEST_DEVICE(device);
     std::vector<Case> cases;

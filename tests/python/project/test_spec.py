@@ -77,7 +77,7 @@ def test_every_bad_file_is_in_the_manifest():
 def test_golden_files_are_small():
     # Python keeps its compiled modules beside generate.py: they are no golden files.
     files = [p for p in GOLDEN.rglob("*") if p.is_file() and p.suffix != ".pyc"]
-    assert sum(p.stat().st_size for p in files) < 500 * 1024
+    assert sum(p.stat().st_size for p in files) < 560 * 1024
 
 
 @pytest.mark.parametrize("generator", ["vectors", "golden"])

@@ -8,6 +8,7 @@ from commands import command
 
 import twinrun
 from twinrun import _core, golden
+from twinrun.errors import TwinrunError
 from twinrun.golden import fields as golden_fields
 from twinrun.runs.index import build, field_plan
 from twinrun.runs.opening import open_subject
@@ -34,6 +35,26 @@ def values(kind: str) -> np.ndarray:
 
 def changed(x: np.ndarray) -> np.ndarray:
     return ~x if x.dtype.kind == "b" else x + 1
+
+
+EARLIER = Path(__file__).parents[2] / "golden" / "tokens"
+
+
+def earlier_values() -> dict[str, np.ndarray]:
+    """The arrays of which `tokens/exact` has the digests."""
+    n = np.arange(3000)
+    x = (n * 7919 % 1000) / 8 - 40
+    return {
+        "f8": x, "c16": x[:1500] + 1j * x[1500:], "i8": n * 7919 - 5, "i4": (n % 97).astype("i4"),
+        "u1": (n % 251).astype("u1"), "mask": n % 3 == 0, "f4": x.astype("f4"),
+    }  # fmt: skip
+
+
+def earlier_particles(seed: int) -> dict[str, np.ndarray]:
+    """Those of `tokens/particles_a` and `_b`, in another order."""
+    ids = np.arange(5000)
+    order = np.random.default_rng(seed).permutation(5000)
+    return {"x": ((ids * 7919 % 1000) / 8)[order], "id": ids[order]}
 
 
 def index_as_before(path: Path) -> None:
@@ -132,3 +153,65 @@ def test_golden_files_of_earlier_versions(tmp_path: Path, monkeypatch: pytest.Mo
         assert found.verdict == "different" and [f.field for f in found.fields if f.verdict != "same"] == [
             kind
         ]
+
+
+@pytest.mark.parametrize("size", [3000, 300_000])
+def test_earlier_digests_alone_beside_data(tmp_path: Path, size: int) -> None:
+    """Where one run has nothing but digests of an earlier kind, those of the other are made like them."""
+    x = np.resize(values("f8"), size)
+    for name, array in (("a", x), ("b", x), ("c", changed(x))):
+        np.save(tmp_path / f"{name}.npy", array)
+    a, b, c = (tmp_path / f"{name}.npy" for name in "abc")
+    index_as_before(a)
+    for path in (b, c):
+        twinrun.index(path)
+    both = twinrun.compare(a, b)
+    assert both.verdict == "same"
+    if size > 200_000:  # both runs' data is at hand: the earlier digests are made anew
+        assert both.fields[0].method == "staged" and "built anew" in str(both.fields[0].reason)
+    a.unlink()
+    metadata = f"{a}.twm"
+    for first, second in ((metadata, b), (b, metadata)):
+        found = twinrun.compare(first, second)
+        assert found.verdict == "same" and found.fields[0].method == "staged"
+        assert "of an earlier kind: the other's were built on the fly" in str(found.fields[0].reason)
+    assert twinrun.compare(metadata, c).verdict == "different"
+    b.unlink()
+    with pytest.raises(TwinrunError, match="of the first run are of an earlier kind"):
+        twinrun.compare(metadata, f"{b}.twm")
+    assert "exact (an earlier kind)" in " ".join(command("show", metadata).out.split())
+
+
+def test_earlier_history_beside_a_new_one(tmp_path: Path) -> None:
+    with twinrun.Run(tmp_path / "new") as run:
+        for step in (1, 2):
+            run.capture(step, earlier_values())
+    assert twinrun.compare(EARLIER / "exact", tmp_path / "new").verdict == "same"
+    for name, array in earlier_values().items():
+        with twinrun.Run(tmp_path / f"other_{name}") as run:
+            run.capture(1, earlier_values())
+            run.capture(2, {**earlier_values(), name: changed(array)})
+        found = twinrun.compare(EARLIER / "exact", tmp_path / f"other_{name}")
+        assert [(f.field, f.step) for f in found.fields if f.different] == [(name, 2)]
+
+
+def test_earlier_history_as_a_reference(tmp_path: Path) -> None:
+    with twinrun.Run(tmp_path / "same", reference=EARLIER / "exact", stop_on_divergence=True) as run:
+        for step in (1, 2):
+            assert run.capture(step, earlier_values()).divergence is None
+    # Its digests are of the reference's kind.
+    assert twinrun.compare(tmp_path / "same", EARLIER / "exact").verdict == "same"
+    with twinrun.Run(tmp_path / "other", reference=EARLIER / "exact", stop_on_divergence=True) as run:
+        other = {**earlier_values(), "i8": earlier_values()["i8"] + 1}
+        found = run.capture(1, other).divergence
+        assert found is not None and (found.field, found.fields, found.reason) == ("i8", 1, "")
+
+
+def test_earlier_particles_by_id(tmp_path: Path) -> None:
+    pair = EARLIER / "particles_a", EARLIER / "particles_b"
+    found = twinrun.compare(*pair, key="id")
+    assert found.verdict == "same" and {f.elements_read for f in found.fields} == {0}
+    with twinrun.Run(tmp_path / "new") as run:
+        run.capture(1, earlier_particles(3), ids={"x": "id", "id": "id"})
+    again = twinrun.compare(tmp_path / "new", tmp_path / "new", key="id")
+    assert again.verdict == "same" and {f.elements_read for f in again.fields} == {0}
