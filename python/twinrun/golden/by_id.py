@@ -13,7 +13,7 @@ from ..runs.subject import Place
 from .by_place import check_opened, not_saved
 from .elements import compared
 from .fields import check_field
-from .manifest import GoldenFieldFacts, GoldenPlace
+from .manifest import GoldenAttribute, GoldenFieldFacts, GoldenPlace
 from .particles import Rows, chosen_rows, identity, in_order, rows_by_id, with_ids
 from .request import Found, Kept, Request, check_saved
 from .result import GoldenProblem
@@ -63,10 +63,25 @@ def check_step(
                 kept = request.kept(of_rank)
                 found.add(check_opened(request, of_rank, kept, present, rows.names, compared_by_id=by_id))
                 continue
-            found.problems += not_saved(request, step, rank, present, rows.names, by_id)
-        for rank in by_rank:
-            found.problems.append(GoldenProblem(step, rank, None, f"not in {label}"))
+            found.problems += not_saved(
+                request,
+                step,
+                rank,
+                present,
+                rows.names,
+                by_id,
+                _attributes_of(p for p in places if not p.by_id),
+            )
+        # Rows may lie on fewer ranks, if nothing else is lost with the others.
+        there = _attributes_of(p for p in places if not p.by_id and p.rank not in by_rank)
+        for rank, place in by_rank.items():
+            if place.fields or any(attribute not in there for attribute in _attributes_of([place])):
+                found.problems.append(GoldenProblem(step, rank, None, f"not in {label}"))
     return found
+
+
+def _attributes_of(places: Iterable[GoldenPlace]) -> list[GoldenAttribute]:
+    return [attribute for place in places for attribute in place.attributes or ()]
 
 
 def _not_saved_kinds(
@@ -278,5 +293,5 @@ def check_step_by_values(
             elif any(f.name not in done for f in place.fields):
                 found.problems.append(GoldenProblem(step, place.rank, None, f"not in {label}"))
         for rank, present in by_rank.items():
-            found.problems += not_saved(request, step, rank, present, done, by_id)
+            found.problems += not_saved(request, step, rank, present, done, by_id, _attributes_of(places))
     return found

@@ -8,7 +8,7 @@ from ..comparison.attributes import renamed_array
 from ..errors import TwinrunError
 from ..runs.subject import Opened, Place
 from .attributes import AttributeCheck, check_attributes, saved_attributes
-from .manifest import GoldenPlace
+from .manifest import GoldenAttribute, GoldenPlace
 from .request import Found, Kept, Request, check_saved
 from .result import GoldenProblem
 from .selection import is_chosen
@@ -111,14 +111,17 @@ def not_saved(
     present: Opened,
     particles: Collection[str],
     compared_by_id: Collection[str],
+    elsewhere: Collection[GoldenAttribute] = (),
 ) -> list[GoldenProblem]:
     """Problems where the run has something on a rank of which nothing was saved. particles,
-    compared_by_id: as for `check_opened`.
+    compared_by_id: as for `check_opened`. elsewhere: attributes that were saved of other ranks, such as
+    what a file is: they are nothing new.
     """
     left = [n for n in present if n not in particles and request.compares(n)]
     left += [n for n, _, _ in present.skipped if request.compares(n)]
     chosen = {*compared_by_id, *left}
-    if not left and not saved_attributes(present, chosen, request.named, request.ignored_attributes):
+    attributes = saved_attributes(present, chosen, request.named, request.ignored_attributes) or ()
+    if not left and all(attribute in elsewhere for attribute in attributes):
         return []
     if not left:
         return [GoldenProblem(step, rank, None, f"not in {request.label}: save again, or choose steps")]

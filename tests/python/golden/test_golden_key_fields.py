@@ -125,3 +125,28 @@ def test_lost_ids_do_not_make_a_chosen_field_unknown(tmp_path: Path) -> None:
     golden.save({"x": np.ones((300, 2), "f4"), "id": np.arange(300)}, tmp_path / "g", key="id", keep_values=0)
     found = golden.check(tmp_path / "g", {"x": np.ones((299, 2), "f4"), "id": np.arange(299)}, fields=["x"])
     assert [problem.field for problem in found.problems] == ["id"]
+
+
+def folder_of_ranks(path: Path, ranks: int, lost: int = 0, **more: np.ndarray) -> Path:
+    """300 particles in files of so many ranks, in an order of each number's own. more: fields of the last."""
+    path.mkdir()
+    ids = np.random.default_rng(ranks).permutation(300)[lost:]
+    for rank, part in enumerate(np.array_split(ids, ranks)):
+        fields = more if rank == ranks - 1 else {}
+        np.savez(path / f"step_1_rank_{rank}.npz", id=part, x=np.sqrt(part), **fields)
+    return path
+
+
+@pytest.mark.parametrize("key", ["id", None])
+def test_rows_may_lie_in_another_number_of_files(tmp_path: Path, key: str | None) -> None:
+    two, three = (folder_of_ranks(tmp_path / str(n), n) for n in (2, 3))
+    lost = folder_of_ranks(tmp_path / "lost", 3, lost=1)
+    more = folder_of_ranks(tmp_path / "more", 3, w=np.arange(4.0))
+    for name, saved, now in (("a", two, three), ("b", three, two)):
+        golden.save(saved, tmp_path / name, key=key)
+        assert golden.check(tmp_path / name, now, key="id").same
+        assert not golden.check(tmp_path / name, lost, key="id").same
+    # What only one file has is told, on either side.
+    assert golden.check(tmp_path / "a", more, key="id").verdict == "incomparable"
+    golden.save(more, tmp_path / "c", key=key)
+    assert golden.check(tmp_path / "c", two, key="id").verdict == "incomparable"
