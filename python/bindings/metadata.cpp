@@ -262,6 +262,12 @@ void define_metadata(nb::module_& m) {
                                          path + ": the name of field '" + readable(field.name) +
                                              "' is not UTF-8: capture it again under another name"}));
                  }
+                 for (const DataFile& data : file->directory().data_files) {
+                     if (is_utf8(data.path)) continue;
+                     take(Result<>(Error{ErrorCode::damaged, path + ": the path of data file '" +
+                                                                 readable(data.path) +
+                                                                 "' is not UTF-8: index the data again"}));
+                 }
                  new (self) PyMetadata{std::move(file)};
              })
         .def_prop_ro("path", [](const PyMetadata& self) { return self.file->path(); })

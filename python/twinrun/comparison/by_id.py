@@ -298,8 +298,8 @@ def _proven_by_sums(
     """Whether sums alone prove that both runs have the same IDs, each once, and that no field differs.
 
     Consecutive IDs are proven to occur once: their sums are those of the numbers from the smallest to the
-    largest, and there are as many rows. (An ID of 0 may add nothing to a sum. The sum of rows that share an
-    ID proves nothing about each row.)
+    largest, and there are as many rows. (A few IDs add nothing to a sum, 0 among them. The sum of rows that
+    share an ID proves nothing about each row.)
     """
     if totals[0] != totals[1] or any(f.sums is None or f.sums.core.count_open for f in found.values()):
         return False

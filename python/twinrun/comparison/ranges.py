@@ -404,8 +404,10 @@ def _make_one_kind(a: FieldRef, b: FieldRef, sides: Sequence[_Side], settings: S
         return _BUILT_ANEW
     if not any(at_hand):
         return ""
-    sides[at_hand.index(True)].metadata = None
-    return _BUILT_ALIKE
+    which = at_hand.index(True)
+    sides[which].metadata = None
+    facts = (a, b)[which].facts
+    return _BUILT_ANEW if facts is not None and facts.outdated else _BUILT_ALIKE
 
 
 def _builds(a: FieldRef, b: FieldRef, sides: Sequence[_Side], settings: Settings) -> bool:

@@ -10,7 +10,7 @@ from ..errors import Incomparable, TwinrunError
 from ..runs.fields import FieldRef, check_alike
 from ..runs.order import in_type
 from ..runs.subject import Place
-from .by_place import check_opened, not_saved
+from .by_place import alike, check_opened, not_saved
 from .elements import compared
 from .fields import check_field
 from .manifest import GoldenAttribute, GoldenFieldFacts, GoldenPlace
@@ -75,13 +75,13 @@ def check_step(
         # Rows may lie on fewer ranks, if nothing else is lost with the others.
         there = _attributes_of(p for p in places if not p.by_id and p.rank not in by_rank)
         for rank, place in by_rank.items():
-            if place.fields or any(attribute not in there for attribute in _attributes_of([place])):
+            if place.fields or place.attributes is None or not alike(request, place.attributes, there):
                 found.problems.append(GoldenProblem(step, rank, None, f"not in {label}"))
     return found
 
 
-def _attributes_of(places: Iterable[GoldenPlace]) -> list[GoldenAttribute]:
-    return [attribute for place in places for attribute in place.attributes or ()]
+def _attributes_of(places: Iterable[GoldenPlace]) -> list[tuple[GoldenAttribute, ...]]:
+    return [place.attributes for place in places if place.attributes is not None]
 
 
 def _not_saved_kinds(

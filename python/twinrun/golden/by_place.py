@@ -11,9 +11,9 @@ from .attributes import AttributeCheck, check_attributes, saved_attributes
 from .manifest import GoldenAttribute, GoldenPlace
 from .request import Found, Kept, Request, check_saved
 from .result import GoldenProblem
-from .selection import is_chosen
+from .selection import is_chosen, matches
 
-__all__ = ["check_opened", "check_place", "not_saved"]
+__all__ = ["alike", "check_opened", "check_place", "not_saved"]
 
 
 def _under_saved_name(place: GoldenPlace, present: Opened, wanted: Iterable[str]) -> Opened:
@@ -104,6 +104,16 @@ def check_opened(
     return found
 
 
+def alike(
+    request: Request,
+    attributes: Collection[GoldenAttribute],
+    elsewhere: Collection[Collection[GoldenAttribute]],
+) -> bool:
+    """Whether another rank has these attributes, and no others, but for those that may change."""
+    kept = lambda own: {a for a in own if not matches(a.label, request.ignored_attributes)}  # noqa: E731
+    return any(kept(other) == kept(attributes) for other in elsewhere)
+
+
 def not_saved(
     request: Request,
     step: int | None,
@@ -111,17 +121,17 @@ def not_saved(
     present: Opened,
     particles: Collection[str],
     compared_by_id: Collection[str],
-    elsewhere: Collection[GoldenAttribute] = (),
+    elsewhere: Collection[Collection[GoldenAttribute]] = (),
 ) -> list[GoldenProblem]:
     """Problems where the run has something on a rank of which nothing was saved. particles,
-    compared_by_id: as for `check_opened`. elsewhere: attributes that were saved of other ranks, such as
-    what a file is: they are nothing new.
+    compared_by_id: as for `check_opened`. elsewhere: the attributes that were saved of each other rank,
+    such as what a file is: a rank with the same is nothing new.
     """
     left = [n for n in present if n not in particles and request.compares(n)]
     left += [n for n, _, _ in present.skipped if request.compares(n)]
     chosen = {*compared_by_id, *left}
     attributes = saved_attributes(present, chosen, request.named, request.ignored_attributes) or ()
-    if not left and all(attribute in elsewhere for attribute in attributes):
+    if not left and (not attributes or alike(request, attributes, elsewhere)):
         return []
     if not left:
         return [GoldenProblem(step, rank, None, f"not in {request.label}: save again, or choose steps")]

@@ -407,7 +407,8 @@ def digest_array(
     published: bool = False,
     rule: Rule | None = None,
 ) -> Digests:
-    """numbers: the scalars of an array in order. rule: without it, that of versions 1 and 2."""
+    """numbers: the scalars of an array in order. rule: without it, that of versions 1 and 2
+    (tokens, where it is exact)."""
     block = dtype.block_scalars
     chunk = chunk_bytes // dtype.scalar_bytes
     if published:

@@ -79,7 +79,7 @@ struct HalfSums {
         low = _mm256_add_epi64(low, _mm256_mul_epu32(v, halves));
         high = _mm256_add_epi64(high, _mm256_mul_epu32(v, upper_halves(halves)));
     }
-    void add(const HalfSums& group) {  // of sums below 2^62
+    void add(const HalfSums& group) {  // of sums below 2^63
         low = fold(_mm256_add_epi64(low, group.low));
         high = fold(_mm256_add_epi64(high, group.high));
     }

@@ -318,7 +318,7 @@ unsigned item_shift(DType scalar) {
 
 // Which instance of the kernel a field takes: fields of one key share a launch.
 struct Key {
-    bool fixed;  // a floating-point type, through shared memory
+    bool fixed;  // a floating-point type, or 64-bit integers under words: through shared memory
     bool words;  // integers that are their own cells, through shared memory
     DType scalar;
     CellKind kind;
@@ -406,7 +406,7 @@ bool has_pieces(const DeviceDigestItem& item) {
     return item.settings.kind == DigestKind::linear && item.settings.chunk_bytes > kRows * kBlockBytes;
 }
 
-constexpr std::size_t kMostGroups = 64;  // kinds of fields: there are fewer instances and sizes
+constexpr std::size_t kMostGroups = 128;  // kinds of fields: there are fewer instances and sizes
 
 // Where things lie in the scratch areas. The first part is made on the host and copied; pieces are
 // on the device only.

@@ -62,16 +62,18 @@ __device__ inline void add_residues(std::byte* row, unsigned step, unsigned lane
         const std::uint32_t a = (first & 0x0F0FU) | (first >> 12 & 0xF0F0U);
         const std::uint32_t b = (second & 0x0F0FU) | (second >> 12 & 0xF0F0U);
         const std::uint32_t word = bytes_of(a, b, 0x5140);
-        auto* half = reinterpret_cast<std::uint16_t*>(to) + step % 4;
-        half[0] = static_cast<std::uint16_t>(half[0] | word);
-        half[4] = static_cast<std::uint16_t>(half[4] | word >> 16);
+        auto* byte = reinterpret_cast<unsigned char*>(to) + step % 4 * 2;
+        byte[0] = static_cast<unsigned char>(byte[0] | word);
+        byte[1] = static_cast<unsigned char>(byte[1] | word >> 8);
+        byte[8] = static_cast<unsigned char>(byte[8] | word >> 16);
+        byte[9] = static_cast<unsigned char>(byte[9] | word >> 24);
     } else {
         const std::uint32_t a = (first & 0x0303U) | (first >> 14 & 0x0C0CU);
         const std::uint32_t b = (second & 0x0303U) | (second >> 14 & 0x0C0CU);
         const std::uint32_t word = a | b << 4;
-        auto* byte = reinterpret_cast<std::uint8_t*>(to + at % kPerLine / 128 * 4) + step % 4;
-        byte[0] = static_cast<std::uint8_t>(byte[0] | word);
-        byte[8] = static_cast<std::uint8_t>(byte[8] | word >> 8);
+        auto* byte = reinterpret_cast<unsigned char*>(to + at % kPerLine / 128 * 4) + step % 4;
+        byte[0] = static_cast<unsigned char>(byte[0] | word);
+        byte[8] = static_cast<unsigned char>(byte[8] | word >> 8);
     }
 }
 

@@ -1,11 +1,12 @@
 // Digests of words of bits: integers that are their own cells.
 //
 // Many of them take digest_blocks(), with a warp a tile. Few would leave most of the chip idle, and
-// a tile would take one latency after the other: so a thread block takes each, with plain
-// multiplications. Thread t has the 16 bytes at 16 t of each block of the tile, and so the same few
-// coefficients for all of them, which stay in its registers. It joins its sums of the blocks of a
-// piece by Horner's rule; the threads' sums are added once a piece. H200, from the call to the
-// root: 16 us instead of 110 for 3 KB, 40 instead of 45 for 26 MB, but 600 instead of 300 for 1 GB.
+// a tile would take one latency after the other: so a thread block takes each of signed words, with
+// plain multiplications. Thread t has the 16 bytes at 16 t of each block of the tile, and so the
+// same few coefficients for all of them, which stay in its registers. It joins its sums of the
+// blocks of a piece by Horner's rule; the threads' sums are added once a piece. H200, from the call
+// to the root: 16 us instead of 110 for 3 KB, 40 instead of 45 for 26 MB, but 600 instead of 300
+// for 1 GB.
 #include "digest/digest_kernel.cuh"
 #include "digest/word_multiplier.cuh"
 

@@ -13,7 +13,7 @@
 // Exact: atol = rtol = 0 asks for equal values. A scalar then stands for itself (cell.hpp): a
 // float16, bfloat16 or float32 by its bits as a binary32, a scalar of 64 bits by the two halves of
 // its bits, a smaller integer by its value. Nothing is mixed, so that digests are made as fast as
-// memory is read. Earlier versions made a pseudo-random token of each value.
+// memory is read. Earlier versions made a pseudo-random token of most values.
 #pragma once
 
 #include <cstdint>

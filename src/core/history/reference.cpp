@@ -228,7 +228,10 @@ Result<std::unique_ptr<Reference>> Reference::open(const std::string& path, std:
 }
 
 Tokens Reference::tokens() const {
+    // Fields may come later than with the first step.
+    constexpr int kLooked = 16;
     Tokens found = Tokens::none;
+    int looked = 0;
     for (const HistoryStep& step : history_.steps) {
         const RankFiles& files = step.ranks[rank_];
         const std::string path = (fs::path(history_.path) / step.folder / files.metadata).string();
@@ -240,7 +243,7 @@ Tokens Reference::tokens() const {
             if (exact_kind(scalar_type(field.dtype)) == CellKind::binary32) return Tokens::all;
             found = Tokens::but_binary32;
         }
-        break;
+        if (++looked == kLooked) break;
     }
     return found;
 }

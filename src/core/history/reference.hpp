@@ -87,7 +87,8 @@ class Reference {
     // Errors: those of History::open(); mismatch: another number of ranks.
     static Result<std::unique_ptr<Reference>> open(const std::string& path, std::uint32_t rank,
                                                    std::uint32_t ranks);
-    // Which exact digests of its first readable step are tokens: those of this run have to be, too.
+    // Which exact digests of its first steps, up to 16 that can be read, are tokens: those of this
+    // run have to be, too.
     [[nodiscard]] Tokens tokens() const;
     // The comparison of a step. null: the reference had no such step when it was opened: the step
     // is not compared. If the step cannot be read, no field will be proven equal. fields outlive

@@ -40,9 +40,8 @@ std::string why_not_staged(const FieldMetadata& a, const FieldMetadata& b, Metho
         return "the runs' metadata were made for different tolerances";
     if (is_exact(a.settings.rule.kind) && is_exact(b.settings.rule.kind) &&
         a.settings.rule.kind != b.settings.rule.kind) {
-        return std::string("the exact digests of the ") +
-               (a.settings.rule.kind == CellKind::tokens ? "first" : "second") +
-               " run are of an earlier kind (index or capture it again)";
+        return "one run's exact digests are of an earlier kind, as twinrun show says (index or capture it "
+               "again)";
     }
     if (a.settings.rule != b.settings.rule) return "the runs' metadata have residues of different widths";
     if (a.order != b.order) return "the runs' arrays are stored in different orders";

@@ -150,3 +150,28 @@ def test_rows_may_lie_in_another_number_of_files(tmp_path: Path, key: str | None
     assert golden.check(tmp_path / "a", more, key="id").verdict == "incomparable"
     golden.save(more, tmp_path / "c", key=key)
     assert golden.check(tmp_path / "c", two, key="id").verdict == "incomparable"
+
+
+def test_attributes_of_files_that_only_one_side_has(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+
+    def written(name: str, *ranks: dict) -> Path:
+        folder = tmp_path / name
+        folder.mkdir()
+        for rank, part in enumerate(np.array_split(np.arange(300), len(ranks))):
+            with h5py.File(folder / f"step_1_rank_{rank}.h5", "w") as file:
+                file["id"], file["x"] = part, np.sqrt(part)
+                file["x"].attrs.update(ranks[rank])
+        return folder
+
+    one, two = written("1", {"units": "m"}), written("2", *[{"units": "m"}] * 2)
+    missing = written("missing", {"units": "m"}, {})
+    more = written("more", {"units": "m"}, {"units": "m", "rank": 1})
+    golden.save(one, tmp_path / "of_one", key="id")
+    golden.save(more, tmp_path / "of_more", key="id")
+    assert golden.check(tmp_path / "of_one", two).same
+    for other in (missing, more):
+        assert golden.check(tmp_path / "of_one", other).verdict == "incomparable"
+    assert golden.check(tmp_path / "of_one", more, ignore_attributes=["*rank"]).same
+    assert golden.check(tmp_path / "of_more", one).verdict == "incomparable"
+    assert golden.check(tmp_path / "of_more", one, ignore_attributes=["*rank"]).same

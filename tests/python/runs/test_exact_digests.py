@@ -177,7 +177,7 @@ def test_earlier_digests_alone_beside_data(tmp_path: Path, size: int) -> None:
         assert "of an earlier kind: the other's were built on the fly" in str(found.fields[0].reason)
     assert twinrun.compare(metadata, c).verdict == "different"
     b.unlink()
-    with pytest.raises(TwinrunError, match="of the first run are of an earlier kind"):
+    with pytest.raises(TwinrunError, match="one run's exact digests are of an earlier kind"):
         twinrun.compare(metadata, f"{b}.twm")
     assert "exact (an earlier kind)" in " ".join(command("show", metadata).out.split())
 

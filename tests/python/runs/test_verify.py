@@ -704,3 +704,23 @@ def test_a_whole_step_that_a_later_attempt_supersedes_is_a_note_alone(tmp_path: 
         run.capture(2, {"x": np.arange(1000.0)})
     found = twinrun.verify(tmp_path / "run")
     assert found and len(found.notes) == 1 and not found.unnamed
+
+
+def test_a_path_in_metadata_that_is_no_text(tmp_path: Path) -> None:
+    xxhash = pytest.importorskip("xxhash")
+    data, path = tmp_path / "k.npz", tmp_path / "k.npz.twm"
+    np.savez(data, x=np.arange(5.0))
+    twinrun.index(data)
+    raw = bytearray(path.read_bytes())
+    raw[raw.index(b"k.npz", 64)] = 0xFF
+    length = int.from_bytes(raw[24:32], "little")
+    raw[32:40] = xxhash.xxh3_64_intdigest(bytes(raw[64 : 64 + length])).to_bytes(8, "little")
+    # The header's checksum covers that of the directory.
+    raw[56:64] = xxhash.xxh3_64_intdigest(bytes(raw[:56])).to_bytes(8, "little")
+    path.write_bytes(raw)
+    for words in (("show", path), ("verify", path), ("compare", path, path)):
+        answer = command(*words)
+        assert answer.status in (1, 2) and "is not UTF-8: index the data again" in answer.out + answer.err, (
+            words
+        )
+    assert command("index", data).status == 0 and command("verify", path).status == 0
