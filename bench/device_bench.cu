@@ -539,7 +539,7 @@ int main(int argc, char** argv) {
             bench.run();
         }
 
-        // Masks: NaN, a fill value (1e20, or the largest float16), or either everywhere.
+        // Masks: NaN, a fill value (1e20; of float16 infinity), or either everywhere.
         const bool narrow = item_bytes(scalar) == 2;
         const std::uint64_t nan = scalar == DType::f64    ? 0x7FF8000000000000U
                                   : scalar == DType::f32  ? 0x7FC00000U

@@ -425,18 +425,24 @@ def good_words() -> tuple[dict[str, Draft], bytes]:
     return {"words": words, "parted": parted}, data
 
 
+def with_first_field(base: Draft, version: int, changes: dict) -> bytes:
+    """The file with other facts of its first field, as one of this version."""
+
+    def damage(fields: list[Field]) -> None:
+        for key, value in changes.items():
+            setattr(fields[0], key, value)
+
+    d = copy.deepcopy(base)
+    d.damage_fields = damage
+    d.damage_header = lambda values: values.update(version=version)
+    return encode(d, 8)
+
+
 def bad_exact(base: Draft) -> dict[str, tuple[bytes, str, str | None]]:
     """Damages to the first field of version 3, which is exact f32."""
 
     def with_field(version: int = 3, **changes) -> bytes:
-        def damage(fields: list[Field]) -> None:
-            for key, value in changes.items():
-                setattr(fields[0], key, value)
-
-        d = copy.deepcopy(base)
-        d.damage_fields = damage
-        d.damage_header = lambda values: values.update(version=version)
-        return encode(d, 8)
+        return with_first_field(base, version, changes)
 
     other = "cells that do not follow from the tolerance"
     return {
@@ -451,14 +457,7 @@ def bad_words(base: Draft) -> dict[str, tuple[bytes, str, str | None]]:
     """Damages to the first field of version 4, which is exact f64."""
 
     def with_field(version: int = 4, **changes) -> bytes:
-        def damage(fields: list[Field]) -> None:
-            for key, value in changes.items():
-                setattr(fields[0], key, value)
-
-        d = copy.deepcopy(base)
-        d.damage_fields = damage
-        d.damage_header = lambda values: values.update(version=version)
-        return encode(d, 8)
+        return with_first_field(base, version, changes)
 
     other = "cells that do not follow from the tolerance"
     return {

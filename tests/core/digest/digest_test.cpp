@@ -466,34 +466,36 @@ TEST(Digest, IsTheSumOverItsCells) {
     }
 }
 
-// Digests by their bits are equal where the numbers are, and differ where one number or two places do.
-TEST(Digest, ByBitsTellsEqualNumbers) {
-    Random random(test_seed(33));
-    const CellRule rule = binary32_rule();
+// Digests of numbers that stand for themselves are equal where the numbers are, and differ where one
+// number or two places do. nan: bits of a NaN, to which up to `more` may be added. block: scalars.
+template <class T, class BitsOf>
+void tells_equal_numbers(Random& random, const CellRule& rule, BitsOf nan, BitsOf more, T far,
+                         std::size_t block) {
     for (const Backend backend : backends()) {
-        const auto digest = [&](const std::vector<float>& x) {
+        const auto digest = [&](const std::vector<T>& x) {
             return make(digest_kernels(backend), x.data(), x.size(), rule).digest;
         };
         for (int round = 0; round < 400; ++round) {
-            std::vector<float> x(2 + random() % 1023);
-            for (float& value : x)
-                value = awkward<float>(rule, random);
+            std::vector<T> x(2 + random() % (block - 1));
+            for (T& value : x)
+                value = awkward<T>(rule, random);
             const BlockDigest of_x = digest(x);
-            std::vector<float> same = x;
+            std::vector<T> same = x;
             std::uint64_t nans = 0;
-            for (float& value : same) {
+            for (T& value : same) {
                 if (value == 0) value = -value;
                 if (std::isnan(value))
                     value =
-                        std::bit_cast<float>(0xFF800001U + (static_cast<std::uint32_t>(random()) & 0xFFFFU));
+                        std::bit_cast<T>(static_cast<BitsOf>(nan + (static_cast<BitsOf>(random()) & more)));
                 nans += std::isnan(value) ? 1 : 0;
             }
             ASSERT_EQ(digest(same).fine, of_x.fine);
+            ASSERT_EQ(of_x.coarse, of_x.fine);
             ASSERT_EQ(of_x.counts.nans, nans);
             ASSERT_EQ(of_x.counts.tokens, 0U);
             const std::size_t at = random() % x.size();
-            std::vector<float> other = x;
-            other[at] = std::nextafter(x[at], random() % 2 == 0 ? -1e38F : 1e38F);
+            std::vector<T> other = x;
+            other[at] = std::nextafter(x[at], random() % 2 == 0 ? -far : far);
             if (other[at] == x[at]) other[at] += 1;
             if (!std::isnan(x[at]) && other[at] != x[at]) {
                 ASSERT_NE(digest(other).fine, of_x.fine);
@@ -505,45 +507,14 @@ TEST(Digest, ByBitsTellsEqualNumbers) {
         }
     }
 }
-
-// The same of both halves of 64 bits.
-TEST(Digest, ByHalvesTellsEqualScalars) {
+TEST(Digest, ByBitsTellsEqualNumbers) {
+    Random random(test_seed(33));
+    tells_equal_numbers<float, std::uint32_t>(random, binary32_rule(), 0xFF800001U, 0xFFFFU, 1e38F, 1024);
+}
+TEST(Digest, ByHalvesTellsEqualNumbers) {
     Random random(test_seed(34));
-    const CellRule rule = words_rule();
-    for (const Backend backend : backends()) {
-        const auto digest = [&](const std::vector<double>& x) {
-            return make(digest_kernels(backend), x.data(), x.size(), rule).digest;
-        };
-        for (int round = 0; round < 400; ++round) {
-            std::vector<double> x(2 + random() % 511);
-            for (double& value : x)
-                value = awkward<double>(rule, random);
-            const BlockDigest of_x = digest(x);
-            std::vector<double> same = x;
-            std::uint64_t nans = 0;
-            for (double& value : same) {
-                if (value == 0) value = -value;
-                if (std::isnan(value))
-                    value = std::bit_cast<double>(0xFFF0000000000001ULL + (random() & 0xFFFFFFFFFFULL));
-                nans += std::isnan(value) ? 1 : 0;
-            }
-            ASSERT_EQ(digest(same).fine, of_x.fine);
-            ASSERT_EQ(of_x.coarse, of_x.fine);
-            ASSERT_EQ(of_x.counts.nans, nans);
-            ASSERT_EQ(of_x.counts.tokens, 0U);
-            const std::size_t at = random() % x.size();
-            std::vector<double> other = x;
-            other[at] = std::nextafter(x[at], random() % 2 == 0 ? -1e300 : 1e300);
-            if (other[at] == x[at]) other[at] += 1;
-            if (!std::isnan(x[at]) && other[at] != x[at]) {
-                ASSERT_NE(digest(other).fine, of_x.fine);
-            }
-            other = x;
-            std::swap(other[0], other[x.size() - 1]);
-            const bool alike = x[0] == x.back() || (std::isnan(x[0]) && std::isnan(x.back()));
-            ASSERT_EQ(digest(other).fine == of_x.fine, alike);
-        }
-    }
+    tells_equal_numbers<double, std::uint64_t>(random, words_rule(), 0xFFF0000000000001ULL, 0xFFFFFFFFFFULL,
+                                               1e300, 512);
 }
 
 // Which scalars of 64 bits share a number follows from the shortest vectors of the lattice of lower
