@@ -589,20 +589,10 @@ class Worker {
         }
     }
 
-    // The low bits of this step's cells: those of even positions in the low half of a word, of odd
-    // ones in the high half.
+    // The low bits of this step's cells.
     __device__ void keep_residues(unsigned half, unsigned in_line, std::uint32_t first,
                                   std::uint32_t second) {
-        if constexpr (Bits == 4) {
-            const std::uint32_t a = (first & 0x0F0FU) | (first >> 12 & 0xF0F0U);
-            const std::uint32_t b = (second & 0x0F0FU) | (second >> 12 & 0xF0F0U);
-            // Bytes: even positions' first 8 bits and second 8, odd positions' likewise.
-            residues_[half][in_line] = bytes_of(a, b, 0x5140);
-        } else {
-            const std::uint32_t a = (first & 0x0303U) | (first >> 14 & 0x0C0CU);
-            const std::uint32_t b = (second & 0x0303U) | (second >> 14 & 0x0C0CU);
-            residues_[half][in_line] = a | b << 4;
-        }
+        residues_[half][in_line] = residue_word<Bits>(first, second);
     }
 
     // Four steps' residues: with 4 bits a line of 128 scalars, with 2 bits half a line of 256.

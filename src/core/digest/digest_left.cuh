@@ -50,6 +50,26 @@ struct LeftTile {
     DType scalar;
 };
 
+// A scalar's bits.
+template <class Source>
+using LeftRaw = std::conditional_t<(Source::kFixed && Source::kItemShift < 3), std::uint32_t, std::uint64_t>;
+
+// The low bits of a row's eight cells in one step, given as their lowest bytes: of cells 0 to 3 and 4
+// to 7. Those of even positions are in the low half of the word, of odd ones in the high half.
+template <unsigned Bits>
+__device__ inline std::uint32_t residue_word(std::uint32_t first, std::uint32_t second) {
+    if constexpr (Bits == 4) {
+        const std::uint32_t a = (first & 0x0F0FU) | (first >> 12 & 0xF0F0U);
+        const std::uint32_t b = (second & 0x0F0FU) | (second >> 12 & 0xF0F0U);
+        // Bytes: even positions' first 8 bits and second 8, odd positions' likewise.
+        return bytes_of(a, b, 0x5140);
+    } else {
+        const std::uint32_t a = (first & 0x0303U) | (first >> 14 & 0x0C0CU);
+        const std::uint32_t b = (second & 0x0303U) | (second >> 14 & 0x0C0CU);
+        return a | b << 4;
+    }
+}
+
 // The low bits of the values of one step that were left out go to the residues, which are zeros
 // there. first, second: bytes of this lane's values 0 to 3 and 4 to 7 of the row.
 template <unsigned Bits>
@@ -58,19 +78,14 @@ __device__ inline void add_residues(std::byte* row, unsigned step, unsigned lane
     constexpr unsigned kPerLine = 512 / Bits;
     const unsigned at = step * 32;
     std::byte* to = row + at / kPerLine * kResidueLine + lane % 4 * 16;
+    const std::uint32_t word = residue_word<Bits>(first, second);
     if constexpr (Bits == 4) {
-        const std::uint32_t a = (first & 0x0F0FU) | (first >> 12 & 0xF0F0U);
-        const std::uint32_t b = (second & 0x0F0FU) | (second >> 12 & 0xF0F0U);
-        const std::uint32_t word = bytes_of(a, b, 0x5140);
         auto* byte = reinterpret_cast<unsigned char*>(to) + step % 4 * 2;
         byte[0] = static_cast<unsigned char>(byte[0] | word);
         byte[1] = static_cast<unsigned char>(byte[1] | word >> 8);
         byte[8] = static_cast<unsigned char>(byte[8] | word >> 16);
         byte[9] = static_cast<unsigned char>(byte[9] | word >> 24);
     } else {
-        const std::uint32_t a = (first & 0x0303U) | (first >> 14 & 0x0C0CU);
-        const std::uint32_t b = (second & 0x0303U) | (second >> 14 & 0x0C0CU);
-        const std::uint32_t word = a | b << 4;
         auto* byte = reinterpret_cast<unsigned char*>(to + at % kPerLine / 128 * 4) + step % 4;
         byte[0] = static_cast<unsigned char>(byte[0] | word);
         byte[8] = static_cast<unsigned char>(byte[8] | word >> 8);
@@ -130,7 +145,7 @@ __device__ __noinline__ inline Cell left_cell(std::uint64_t raw, DType scalar, c
 template <class Source>
 __device__ __noinline__ void add_tokens(std::uint32_t (&sums)[8][4], const LeftTile& tile, DType scalar,
                                         unsigned step, unsigned which, std::uint32_t (&bytes)[4]) {
-    using Raw = std::conditional_t < Source::kFixed&& Source::kItemShift<3, std::uint32_t, std::uint64_t>;
+    using Raw = LeftRaw<Source>;
     const unsigned lane = threadIdx.x % 32;
     const unsigned item_shift = Source::kFixed ? Source::kItemShift : tile.item_shift;
     const unsigned block_scalars = static_cast<unsigned>(kBlockBytes) >> item_shift;
@@ -175,7 +190,7 @@ __device__ __noinline__ void add_tokens(std::uint32_t (&sums)[8][4], const LeftT
 
 template <class Source, CellKind Kind, unsigned Bits, bool MoreBias>
 __device__ LeftSums sums_of_left(const LeftTile& tile) {
-    using Raw = std::conditional_t < Source::kFixed&& Source::kItemShift<3, std::uint32_t, std::uint64_t>;
+    using Raw = LeftRaw<Source>;
     const unsigned lane = threadIdx.x % 32;
     const unsigned item_shift = Source::kFixed ? Source::kItemShift : tile.item_shift;
     const unsigned block_scalars = static_cast<unsigned>(kBlockBytes) >> item_shift;
