@@ -54,8 +54,8 @@ struct LeftTile {
 template <class Source>
 using LeftRaw = std::conditional_t<(Source::kFixed && Source::kItemShift < 3), std::uint32_t, std::uint64_t>;
 
-// The low bits of a row's eight cells in one step, given as their lowest bytes: of cells 0 to 3 and 4
-// to 7. Those of even positions are in the low half of the word, of odd ones in the high half.
+// The low bits of a row's eight cells in one step, given as their lowest bytes: of cells 0 to 3 and
+// 4 to 7. Those of even positions are in the low half of the word, of odd ones in the high half.
 template <unsigned Bits>
 __device__ inline std::uint32_t residue_word(std::uint32_t first, std::uint32_t second) {
     if constexpr (Bits == 4) {
