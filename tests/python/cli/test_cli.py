@@ -295,13 +295,15 @@ def test_examples_are_of_options_that_exist(words: str) -> None:
     for line, _ in EXAMPLES[words]:
         found = shlex.split(line.partition(">")[0].removeprefix('eval "$(').removesuffix(')"'))
         assert found[0] == "twinrun"
-        verb, rest, context = cli, found[1:], click.Context(cli, info_name="twinrun")
+        # A command keeps the help option of the first context that it sees: this one is as users' are.
+        verb, rest = cli, found[1:]
+        context = click.Context(cli, info_name="twinrun", **cli.context_settings)
         while isinstance(verb, click.Group) and "--" not in rest[:1]:
             context = click.Context(verb, parent=context)
             verb, rest = verb.get_command(context, rest[0]), rest[1:]
             assert verb is not None, line
         if verb.name != "ensemble":
-            verb.make_context(verb.name, rest, resilient_parsing=False)
+            verb.make_context(verb.name, rest, parent=context)
 
 
 def test_no_verb_at_all() -> None:
