@@ -343,14 +343,12 @@ int main(int argc, char** argv) {
         of.part_count = 1;
         of.groups = (part.chunks + dedup_group_chunks(chunk) - 1) / dedup_group_chunks(chunk);
         of.mask = {~std::uint64_t{0}, ~std::uint64_t{0}};
-        DeviceMemory parts, hashes, content, marks, before, scratch, changed;
+        DeviceMemory parts, hashes, content, marks, scratch, changed;
         check(parts.reserve(device, 2 * sizeof part));
         check(hashes.reserve(device, std::size_t{part.chunks} * sizeof(ChunkHash)));
         check(content.reserve(device, 256));
-        check(marks.reserve(device, (std::size_t{of.words_of()} + 1) * 4));
-        check(before.reserve(device, (std::size_t{of.words_of()} + 1) * 4));
-        of.scratch_bytes = kernels.scan_scratch(device, of.words_of() + 1);
-        check(scratch.reserve(device, of.scratch_bytes));
+        check(marks.reserve(device, std::size_t{of.words_of()} * 4));
+        check(scratch.reserve(device, kernels.scan_scratch(of.words_of())));
         check(changed.reserve(device, std::size_t{part.chunks} * 4));
         DeviceDedupPart two[2] = {part, part};
         two[1].with_base = 0;
@@ -359,7 +357,6 @@ int main(int argc, char** argv) {
         of.hashes = hashes.as<ChunkHash>();
         of.content = content.as<std::uint64_t>();
         of.words = marks.as<std::uint32_t>();
-        of.before = before.as<std::uint32_t>();
         of.scratch = scratch.data();
         DeviceDedupSlice fresh = of;
         fresh.parts = parts.as<DeviceDedupPart>() + 1;

@@ -1,4 +1,4 @@
-// The shared state of the device's deduplicator: the device with its kernels, three streams,
+// The shared state of the device's deduplicator: the device with its kernels, four streams,
 // and counts that kernels make.
 #pragma once
 
@@ -13,6 +13,7 @@
 #include "dedup/dedup_device.hpp"
 #include "dedup/deduplicator.hpp"
 #include "device/device.hpp"
+#include "device/event.hpp"
 
 namespace twinrun {
 
@@ -26,13 +27,14 @@ struct DedupCounts {
 
 // Not thread-safe. prepare() first.
 struct DedupContext {
-    // Offsets in the control memory, behind DedupCounts: a DeviceJoinState, and 256 counts by use.
+    // Offsets in the control memory, behind DedupCounts: two of DeviceJoinState, and 256 counts by
+    // use.
     static constexpr std::size_t kStateAt = 256;
     static constexpr std::size_t kUsesAt = 512;
     static constexpr std::size_t kControlBytes = kUsesAt + 256 * sizeof(unsigned long long);
 
     DedupContext(int on_device, const DedupOptions& given, const DeviceDedupKernels& with,
-                 DeviceStream to_hash, DeviceStream to_work, DeviceStream to_copy)
+                 DeviceStream to_hash, DeviceStream to_look, DeviceStream to_work, DeviceStream to_copy)
         : device(on_device),
           options(given),
           chunk(given.chunk_bytes),
@@ -40,12 +42,14 @@ struct DedupContext {
           kernels(with),
           mask(hash_mask(given.hash_bits)),
           hashing(std::move(to_hash)),
+          looking(std::move(to_look)),
           working(std::move(to_work)),
           copying(std::move(to_copy)) {}
     DedupContext(const DedupContext&) = delete;
     DedupContext& operator=(const DedupContext&) = delete;
 
     Result<> prepare() {
+        TWR_CHECK(counted.make(device));
         TWR_CHECK(control.reserve(device, kControlBytes));
         return control_host.reserve(kHostMemory, kControlBytes);
     }
@@ -63,30 +67,35 @@ struct DedupContext {
     // Waits for all streams: afterwards no work of ours reads the image or writes. A stream that
     // fails is passed over, since this is called after errors too.
     void settle() {
-        for (DeviceStream* stream : {&hashing, &working, &copying})
+        for (DeviceStream* stream : {&hashing, &looking, &working, &copying})
             static_cast<void>(runtime.wait_stream(device, stream->get()));
     }
 
     // An address on the device.
     [[nodiscard]] DedupCounts* device_counts() const { return control.as<DedupCounts>(); }
-    [[nodiscard]] DeviceJoinState* join_state() const { return control.as<DeviceJoinState>(kStateAt); }
+    // The one that next_join_state() was before. At first both are zeros.
+    [[nodiscard]] DeviceJoinState* join_state() const {
+        return control.as<DeviceJoinState>(kStateAt) + joined % 2;
+    }
+    [[nodiscard]] DeviceJoinState* next_join_state() {
+        ++joined;
+        return join_state();
+    }
     Result<> clear_counts() { return fill(control.data(), 0, sizeof(DedupCounts), working); }
-    // Copies to counts() what kernels counted since clear_counts(). Blocks.
+    // Brings to counts() what kernels counted since clear_counts(). Blocks.
     Result<> fetch_counts() {
-        TWR_CHECK(copy(control_host.data(), control.data(), sizeof(DedupCounts), working));
-        return wait(working);
+        TWR_CHECK(ask_for_counts());
+        return counted.wait_soon();
+    }
+    // The same, but counts() are there when `counted` is done.
+    Result<> ask_for_counts() {
+        TWR_CHECK(
+            to_result(kernels.report(device, control_host.as<std::uint32_t>(), control.as<std::uint32_t>(),
+                                     sizeof(DedupCounts) / sizeof(std::uint32_t), working.get())));
+        return counted.record(working.get());
     }
     [[nodiscard]] const DedupCounts& counts() const { return *control_host.as<DedupCounts>(); }
 
-    // Bytes of scratch memory that suffice for scans over this many items. The answer is kept: to
-    // ask the library takes longer than a small kernel.
-    std::size_t scan_bytes(std::uint64_t items) {
-        if (items > scan_items) {
-            scan_items = std::bit_ceil(items);
-            scan_scratch_bytes = kernels.scan_scratch(device, scan_items);
-        }
-        return scan_scratch_bytes;
-    }
     [[nodiscard]] std::uint64_t memory_bytes() const { return control.bytes() + control_host.bytes(); }
 
     const int device;
@@ -95,14 +104,13 @@ struct DedupContext {
     const DeviceRuntime& runtime;
     const DeviceDedupKernels& kernels;
     const ChunkHash mask;
-    std::uint64_t scan_items = 0;
-    std::size_t scan_scratch_bytes = 0;
     DeviceMemory control;
-    // The copy of control. DeviceImage keeps the counts of changed chunks of two slices where the
-    // join state would be.
-    DeviceMemory control_host;
+    DeviceMemory control_host;  // the copy of control
+    std::uint64_t joined = 0;   // slices
+    DeviceEvent counted;
     // Last, so that streams end before memory is given back.
     DeviceStream hashing;
+    DeviceStream looking;  // at how many chunks changed, while others are hashed
     DeviceStream working;
     DeviceStream copying;
 };

@@ -21,9 +21,9 @@ namespace gpu {
 namespace {
 
 // Blocks that fill a device, for kernels whose blocks take what comes: asked for once a kernel and
-// device.
+// device. most: of one multiprocessor.
 template <auto Kernel>
-DeviceStatus fit(int device, unsigned threads, std::size_t shared, unsigned* blocks) {
+DeviceStatus fit(int device, unsigned threads, std::size_t shared, int most, unsigned* blocks) {
     static std::atomic<int> known[kMostDevices];
     if (device < kMostDevices && known[device].load() != 0) {
         *blocks = static_cast<unsigned>(known[device].load());
@@ -40,10 +40,15 @@ DeviceStatus fit(int device, unsigned threads, std::size_t shared, unsigned* blo
     if (each == 0)
         return gpu_failure(ErrorCode::unsupported, device,
                            "the device has too little shared memory for hashes");
+    each = std::min(each, most);
     *blocks = static_cast<unsigned>(each * multiprocessors);
     if (device < kMostDevices) known[device] = each * multiprocessors;
     return {};
 }
+// Of one multiprocessor. More of them ask for more bytes at once than the memory needs to be busy:
+// then all that runs beside them waits for its own.
+constexpr int kMostHashBlocks = 2;
+constexpr int kMostLargeBlocks = 16;
 unsigned grid_for(std::uint64_t work, unsigned each, unsigned most = 0x7FFFFFFF) {
     return static_cast<unsigned>(std::min<std::uint64_t>((work + each - 1) / each, most));
 }
@@ -58,15 +63,18 @@ template <int ChunkBytes>
 DeviceStatus launch_groups(int device, const HashLaunch& launch, cudaStream_t stream) {
     unsigned blocks = 0;
     constexpr std::size_t kShared = HashShape<ChunkBytes>::kShared;
-    if (const DeviceStatus status = fit<hash_groups<ChunkBytes>>(device, kHashWarps * 32, kShared, &blocks);
+    if (const DeviceStatus status =
+            fit<hash_groups<ChunkBytes>>(device, kHashWarps * 32, kShared, kMostHashBlocks, &blocks);
         status.failed)
         return status;
-    hash_groups<ChunkBytes>
-        <<<grid_for(launch.groups, kHashWarps, blocks), kHashWarps * 32, kShared, stream>>>(launch);
+    hash_groups<ChunkBytes><<<grid_for(launch.end_group - launch.first_group, kHashWarps, blocks),
+                              kHashWarps * 32, kShared, stream>>>(launch);
     TWR_GPU_LAUNCHED("hashes of chunks");
     return {};
 }
-DeviceStatus launch_hashes(int device, const HashLaunch& launch, std::uint32_t chunks, cudaStream_t stream) {
+// first, chunks: of those that are hashed.
+DeviceStatus launch_hashes(int device, const HashLaunch& launch, std::uint32_t first, std::uint32_t chunks,
+                           cudaStream_t stream) {
     switch (launch.chunk_bytes) {
         case 32: return launch_groups<32>(device, launch, stream);
         case 64: return launch_groups<64>(device, launch, stream);
@@ -78,11 +86,14 @@ DeviceStatus launch_hashes(int device, const HashLaunch& launch, std::uint32_t c
         default: break;
     }
     unsigned blocks = 0;
-    if (const DeviceStatus status = fit<hash_large>(device, kSimpleThreads, 0, &blocks); status.failed)
+    if (const DeviceStatus status = fit<hash_large>(device, kSimpleThreads, 0, kMostLargeBlocks, &blocks);
+        status.failed)
         return status;
     if (launch.words != nullptr)
-        TWR_GPU(cudaMemsetAsync(launch.words, 0, std::size_t{launch.groups} * 4, stream));
-    hash_large<<<grid_for(chunks, kSimpleThreads / 32, blocks), kSimpleThreads, 0, stream>>>(launch, chunks);
+        TWR_GPU(cudaMemsetAsync(launch.words + launch.first_group, 0,
+                                std::size_t{launch.end_group - launch.first_group} * 4, stream));
+    hash_large<<<grid_for(chunks, kSimpleThreads / 32, blocks), kSimpleThreads, 0, stream>>>(launch, first,
+                                                                                             chunks);
     TWR_GPU_LAUNCHED("hashes of large chunks");
     return {};
 }
@@ -90,53 +101,48 @@ HashLaunch launch_of(const DeviceDedupSlice& slice) {
     HashLaunch launch{};
     launch.parts = slice.parts;
     launch.part_count = slice.part_count;
-    launch.groups = slice.groups;
+    launch.first_group = slice.first_group;
+    launch.end_group = slice.first_group + slice.groups;
     launch.content = slice.content;
     launch.chunk_bytes = slice.chunk_bytes;
     return launch;
 }
 
-std::size_t scan_scratch(int device, std::uint64_t items) {
-    const CurrentDevice current(device);
-    const auto count = static_cast<std::uint32_t>(std::min<std::uint64_t>(items, 0xFFFFFFFFU));
-    std::size_t most = 256;
-    std::size_t bytes = 0;
-    if (sum_before(nullptr, bytes, MarksOf{}, nullptr, count, nullptr) == cudaSuccess)
-        most = std::max(most, bytes);
-    if (sum_before(nullptr, bytes, IsFresh{}, nullptr, count, nullptr) == cudaSuccess)
-        most = std::max(most, bytes);
-    if (sum_before(nullptr, bytes, BeginsRegion{}, nullptr, count, nullptr) == cudaSuccess)
-        most = std::max(most, bytes);
-    if (scan_heads(nullptr, bytes, HeadsOf{}, nullptr, count, nullptr) == cudaSuccess)
-        most = std::max(most, bytes);
-    static_cast<void>(cudaGetLastError());
-    return most;
-}
-
-DeviceStatus find_changed(int device, const DeviceDedupSlice& slice, StreamHandle stream_handle) {
+DeviceStatus report(int device, std::uint32_t* to, const std::uint32_t* from, std::uint32_t words,
+                    StreamHandle stream) {
+    if (words == 0) return {};
     TWR_GPU_CURRENT(device);
-    const cudaStream_t stream = gpu_stream(stream_handle);
-    HashLaunch launch = launch_of(slice);
-    launch.hashes = slice.hashes;
-    launch.words = slice.words;
-    launch.mask = slice.mask;
-    if (slice.chunks != 0) {
-        if (const DeviceStatus status = launch_hashes(device, launch, slice.chunks, stream); status.failed)
-            return status;
-    }
-    std::size_t bytes = slice.scratch_bytes;
-    const std::uint32_t words = slice.words_of();
-    TWR_GPU(sum_before(slice.scratch, bytes, MarksOf{slice.words, words}, slice.before, words + 1, stream));
+    write_words<<<grid_for(words, kSimpleThreads), kSimpleThreads, 0, gpu_stream(stream)>>>(to, from, words);
+    TWR_GPU_LAUNCHED("a report to the host");
     return {};
 }
 
+std::size_t scan_scratch(std::uint64_t items) {
+    return (items + kSmallestTile - 1) / kSmallestTile * sizeof(HeadMap);
+}
+
+DeviceStatus find_changed(int device, const DeviceDedupSlice& slice, StreamHandle stream) {
+    if (slice.chunks == 0) return {};
+    TWR_GPU_CURRENT(device);
+    HashLaunch launch = launch_of(slice);
+    launch.hashes = slice.hashes;
+    launch.words = slice.words;
+    launch.changed = slice.changed;
+    launch.mask = slice.mask;
+    return launch_hashes(device, launch, slice.first, slice.chunks, gpu_stream(stream));
+}
+
 DeviceStatus list_changed(int device, const DeviceDedupSlice& slice, std::uint32_t* changed,
-                          StreamHandle stream) {
+                          StreamHandle stream_handle) {
     if (slice.groups == 0) return {};
     TWR_GPU_CURRENT(device);
+    const cudaStream_t stream = gpu_stream(stream_handle);
     const std::uint32_t words = slice.words_of();
-    list_marks<<<grid_for(words, kSimpleThreads), kSimpleThreads, 0, gpu_stream(stream)>>>(
-        slice, words, dedup_group_chunks(slice.chunk_bytes) / 32, changed);
+    const unsigned grid = grid_for(words, WordTile::kItems);
+    auto* const tiles = static_cast<std::uint32_t*>(slice.scratch);
+    count_marks<<<grid, kSimpleThreads, 0, stream>>>(slice.words + slice.first_word(), words, tiles);
+    TWR_GPU_LAUNCHED("counts of changed chunks");
+    list_marks<<<grid, kSimpleThreads, 0, stream>>>(slice, words, slice.words_each(), tiles, changed);
     TWR_GPU_LAUNCHED("numbers of changed chunks");
     return {};
 }
@@ -144,7 +150,7 @@ DeviceStatus list_changed(int device, const DeviceDedupSlice& slice, std::uint32
 DeviceStatus hash_content(int device, const DeviceDedupSlice& slice, StreamHandle stream) {
     if (slice.chunks == 0) return {};
     TWR_GPU_CURRENT(device);
-    return launch_hashes(device, launch_of(slice), slice.chunks, gpu_stream(stream));
+    return launch_hashes(device, launch_of(slice), slice.first, slice.chunks, gpu_stream(stream));
 }
 
 DeviceStatus hash_chunks(int device, const std::byte* chunks, std::uint64_t count, std::uint32_t chunk_bytes,
@@ -157,10 +163,10 @@ DeviceStatus hash_chunks(int device, const std::byte* chunks, std::uint64_t coun
         launch.one.bytes = std::uint64_t{part} * chunk_bytes;
         launch.one.chunks = part;
         launch.part_count = 1;
-        launch.groups = (part + dedup_group_chunks(chunk_bytes) - 1) / dedup_group_chunks(chunk_bytes);
+        launch.end_group = (part + dedup_group_chunks(chunk_bytes) - 1) / dedup_group_chunks(chunk_bytes);
         launch.hashes = hashes + done;
         launch.chunk_bytes = chunk_bytes;
-        if (const DeviceStatus status = launch_hashes(device, launch, part, gpu_stream(stream));
+        if (const DeviceStatus status = launch_hashes(device, launch, 0, part, gpu_stream(stream));
             status.failed)
             return status;
         done += part;
@@ -214,14 +220,14 @@ DeviceStatus look_up(int device, const DeviceLookUp& what, StreamHandle stream_h
     const unsigned grid = grid_for(count, kSimpleThreads);
     enter_changed<<<grid, kSimpleThreads, 0, stream>>>(what);
     TWR_GPU_LAUNCHED("entries of changed chunks");
-    see_smallest<<<grid, kSimpleThreads, 0, stream>>>(what);
+    auto* const tiles = static_cast<std::uint32_t*>(what.scratch);
+    const unsigned tile_grid = grid_for(count, ChunkTile::kItems);
+    see_smallest<<<tile_grid, kSimpleThreads, 0, stream>>>(what, tiles);
     TWR_GPU_LAUNCHED("sources of changed chunks");
-    const Location unplaced = static_cast<Location>(what.ordinal) << kLocationChunkBits | kUnplaced;
-    std::size_t bytes = what.scratch_bytes;
-    TWR_GPU(sum_before(what.scratch, bytes, IsFresh{what.sources, what.begin, unplaced},
-                       what.places + what.begin, count, stream));
-    place_fresh<<<grid, kSimpleThreads, 0, stream>>>(what);
+    place_fresh<<<tile_grid, kSimpleThreads, 0, stream>>>(what, tiles);
     TWR_GPU_LAUNCHED("places of new chunks");
+    locate_fresh<<<grid, kSimpleThreads, 0, stream>>>(what);
+    TWR_GPU_LAUNCHED("Locations of new chunks");
     return {};
 }
 
@@ -240,12 +246,12 @@ DeviceStatus join(int device, const DeviceJoin& what, StreamHandle stream_handle
     TWR_GPU_CURRENT(device);
     const cudaStream_t stream = gpu_stream(stream_handle);
     const HeadsOf heads{what.changed, what.sources, what.first, what.state, what.copies, what.alone};
-    std::size_t bytes = what.scratch_bytes;
-    TWR_GPU(scan_heads(what.scratch, bytes, heads, what.heads, what.count, stream));
-    write_runs<<<grid_for(what.count, kSimpleThreads), kSimpleThreads, 0, stream>>>(what, heads);
+    auto* const tiles = static_cast<HeadMap*>(what.scratch);
+    const unsigned grid = grid_for(what.count, ChunkTile::kItems);
+    find_heads<<<grid, kSimpleThreads, 0, stream>>>(heads, what.count, tiles);
+    TWR_GPU_LAUNCHED("heads of runs");
+    write_runs<<<grid, kSimpleThreads, 0, stream>>>(what, heads, tiles);
     TWR_GPU_LAUNCHED("runs");
-    end_runs<<<1, 1, 0, stream>>>(what, heads);
-    TWR_GPU_LAUNCHED("the end of runs");
     return {};
 }
 
@@ -274,11 +280,11 @@ DeviceStatus join_tree(int device, const DeviceTreeJoin& what, StreamHandle stre
     // All that is new is entered before copies look for it.
     if (const DeviceStatus status = climb_all<kFirst>(device, what, stream); status.failed) return status;
     if (const DeviceStatus status = climb_all<kCopy>(device, what, stream); status.failed) return status;
-    find_regions<<<grid, kSimpleThreads, 0, stream>>>(what);
+    auto* const tiles = static_cast<std::uint32_t*>(what.scratch);
+    const unsigned tile_grid = grid_for(what.count, ChunkTile::kItems);
+    find_regions<<<tile_grid, kSimpleThreads, 0, stream>>>(what, tiles);
     TWR_GPU_LAUNCHED("roots of a tree");
-    std::size_t bytes = what.scratch_bytes;
-    TWR_GPU(sum_before(what.scratch, bytes, BeginsRegion{what.levels}, what.places, what.count, stream));
-    write_regions<<<grid, kSimpleThreads, 0, stream>>>(what);
+    write_regions<<<tile_grid, kSimpleThreads, 0, stream>>>(what, tiles);
     TWR_GPU_LAUNCHED("entries of a tree");
     return {};
 }
@@ -340,9 +346,9 @@ DeviceStatus scatter(int device, const DeviceScatter& what, StreamHandle stream)
 
 extern const DeviceDedupKernels kDeviceDedupTable;
 const DeviceDedupKernels kDeviceDedupTable = {
-    gpu::scan_scratch, gpu::find_changed, gpu::list_changed, gpu::hash_content, gpu::hash_chunks, gpu::insert,
-    gpu::count_by_use, gpu::take_out,     gpu::put_in,       gpu::look_up,      gpu::place_all,   gpu::join,
-    gpu::join_tree,    gpu::consolidate,  gpu::keep_base,    gpu::move_base,    gpu::scatter,
+    gpu::report, gpu::scan_scratch, gpu::find_changed, gpu::list_changed, gpu::hash_content, gpu::hash_chunks,
+    gpu::insert, gpu::count_by_use, gpu::take_out,     gpu::put_in,       gpu::look_up,      gpu::place_all,
+    gpu::join,   gpu::join_tree,    gpu::consolidate,  gpu::keep_base,    gpu::move_base,    gpu::scatter,
 };
 
 }  // namespace twinrun

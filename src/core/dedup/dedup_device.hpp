@@ -3,8 +3,9 @@
 // functions neither throw, print, block nor allocate; all pointers are device memory where nothing
 // else is said; all work is put into `stream`.
 //
-// An image is worked through in slices of consecutive chunks. Numbers of chunks within a slice have
-// 32 bits, all others 64.
+// An image is worked through in slices of consecutive chunks. Within a slice chunks have numbers of
+// 32 bits. They count from where the slice begins, or from where an earlier one did. All other
+// numbers of chunks have 64 bits.
 #pragma once
 
 #include <cstddef>
@@ -26,11 +27,11 @@ struct DeviceDedupPart {
     std::uint64_t bytes = 0;
     std::uint64_t number = 0;   // of its first chunk in its segment
     std::uint32_t segment = 0;  // which of the sums of content is its own
-    std::uint32_t first = 0;    // number of its first chunk in the slice
+    std::uint32_t first = 0;    // number of its first chunk, as in its slice
     std::uint32_t chunks = 0;   // more than 0
     // Number of these chunks, from the first on, whose hashes are those of the base.
     std::uint32_t with_base = 0;
-    std::uint32_t group = 0;  // groups of the parts before it in the slice
+    std::uint32_t group = 0;  // number of its first group
     std::uint32_t unused = 0;
 };
 // Chunks are looked at in groups, none of which spans two parts. A group has a whole number of
@@ -41,20 +42,22 @@ struct DeviceDedupPart {
 
 struct DeviceDedupSlice {
     std::uint32_t chunk_bytes = 0;
+    std::uint32_t first = 0;  // number of its first chunk: slices may share their numbers
     std::uint32_t chunks = 0;
-    const DeviceDedupPart* parts = nullptr;
+    const DeviceDedupPart* parts = nullptr;  // its own
     std::uint32_t part_count = 0;
+    std::uint32_t first_group = 0;
     std::uint32_t groups = 0;          // of all its parts
-    ChunkHash* hashes = nullptr;       // of its chunks: the base's, which become its own
+    ChunkHash* hashes = nullptr;       // of chunks from number 0 on: the base's, which become its own
     std::uint64_t* content = nullptr;  // of each segment, added to
     ChunkHash mask;                    // bits of the hash that count
-    std::uint32_t* words = nullptr;    // marks of changed chunks; words_of() of them
-    // One more: changed chunks before each word; the last: all of them.
-    std::uint32_t* before = nullptr;
-    void* scratch = nullptr;  // scan_scratch(words_of() + 1)
-    std::size_t scratch_bytes = 0;
+    std::uint32_t* words = nullptr;    // marks of changed chunks, from group 0 on
+    std::uint32_t* changed = nullptr;  // how many of its chunks changed: added to; null: not counted
+    void* scratch = nullptr;           // of list_changed: scan_scratch(words_of())
 
-    [[nodiscard]] std::uint32_t words_of() const { return groups * (dedup_group_chunks(chunk_bytes) / 32); }
+    [[nodiscard]] std::uint32_t words_each() const { return dedup_group_chunks(chunk_bytes) / 32; }
+    [[nodiscard]] std::uint32_t first_word() const { return first_group * words_each(); }
+    [[nodiscard]] std::uint32_t words_of() const { return groups * words_each(); }
 };
 
 // A table is an array of these, a power of two of them, cleared to zero bytes. Of a slot in use no
@@ -80,7 +83,7 @@ inline constexpr Location kDeviceFresh = std::uint64_t{1} << (kLocationChunkBits
 // Changed chunks [begin, end) of a slice on their way from hashes to sources.
 struct DeviceLookUp {
     DeviceDedupTable table;
-    const ChunkHash* hashes = nullptr;  // of the slice's chunks
+    const ChunkHash* hashes = nullptr;  // of chunks from number 0 on
     const std::uint32_t* changed = nullptr;
     std::uint32_t begin = 0;
     std::uint32_t end = 0;
@@ -95,12 +98,11 @@ struct DeviceLookUp {
     std::uint32_t* fresh = nullptr;             // the slice's new chunks, in order
     unsigned long long* fresh_count = nullptr;  // set: new ones of this call
     void* scratch = nullptr;                    // scan_scratch(end - begin)
-    std::size_t scratch_bytes = 0;
 };
 
 // A run of chunks of a slice.
 struct DeviceRunEntry {
-    std::uint32_t begin = 0;  // numbers in the slice
+    std::uint32_t begin = 0;  // numbers as in the slice
     std::uint32_t last = 0;
     Location source = 0;  // with kDeviceFresh: all of the run lies there (Run::repeat)
 };
@@ -117,17 +119,16 @@ struct DeviceJoin {
     const std::uint32_t* changed = nullptr;
     const Location* sources = nullptr;
     std::uint32_t count = 0;
-    std::uint64_t first = 0;  // chunk of the image that the slice begins with
+    std::uint64_t first = 0;  // chunk of the image that has number 0
     bool copies = false;      // copies are joined too (RecordMethod::runs)
     bool alone = false;       // nothing is joined, to what comes next neither
-    DeviceJoinState* state = nullptr;
-    std::uint64_t* heads = nullptr;     // of each changed chunk, scratch
+    const DeviceJoinState* state = nullptr;
+    DeviceJoinState* next = nullptr;    // set: the state of the next call; not the same memory
     DeviceRunEntry* entries = nullptr;  // room for `count`
     // Both set. continues: the first entry belongs to the last run of the slices before.
     unsigned long long* entry_count = nullptr;
     unsigned long long* continues = nullptr;
     void* scratch = nullptr;  // scan_scratch(count)
-    std::size_t scratch_bytes = 0;
 };
 
 // The published compaction (join_tree of the host). Level by level from the root on: node i of a
@@ -142,17 +143,15 @@ struct DeviceTreeJoin {
     const std::uint32_t* changed = nullptr;
     const Location* sources = nullptr;
     std::uint32_t count = 0;
-    std::uint8_t* labels = nullptr;    // 2 width, 16-byte aligned
-    Location* at = nullptr;            // 2 width
-    ChunkHash* hashes = nullptr;       // width: of nodes above leaves
-    std::uint8_t* levels = nullptr;    // of each changed chunk, scratch
-    std::uint32_t* places = nullptr;   // of each changed chunk, scratch
-    DeviceJoinState* state = nullptr;  // closed
+    std::uint8_t* labels = nullptr;   // 2 width, 16-byte aligned
+    Location* at = nullptr;           // 2 width
+    ChunkHash* hashes = nullptr;      // width: of nodes above leaves
+    std::uint8_t* levels = nullptr;   // of each changed chunk, scratch
+    DeviceJoinState* next = nullptr;  // closed
     DeviceRunEntry* entries = nullptr;
     unsigned long long* entry_count = nullptr;
     unsigned long long* continues = nullptr;
     void* scratch = nullptr;  // scan_scratch(count)
-    std::size_t scratch_bytes = 0;
 };
 
 // Entries, then chunks of a slice, then the base's chunks at the same places with their Locations:
@@ -164,12 +163,12 @@ struct DeviceConsolidate {
     const DeviceRunEntry* entries = nullptr;
     std::uint64_t entry_count = 0;
     DeviceRunEntry* to_entries = nullptr;
-    const std::uint32_t* chunks = nullptr;  // numbers in the slice; null: from first_chunk on
+    const std::uint32_t* chunks = nullptr;  // numbers as in the slice; null: from first_chunk on
     std::uint32_t first_chunk = 0;
     std::uint64_t chunk_count = 0;
     std::byte* to = nullptr;  // 16-byte aligned; short chunks are filled up with zeros
     // Those without a base become zeros, and kNoLocation. Null: not copied.
-    const std::byte* base = nullptr;  // of the slice's chunks, 16-byte aligned
+    const std::byte* base = nullptr;  // of chunks from number 0 on, 16-byte aligned
     const Location* base_at = nullptr;
     std::byte* to_base = nullptr;
     Location* to_base_at = nullptr;
@@ -208,13 +207,18 @@ struct DeviceScatter {
 };
 
 struct DeviceDedupKernels {
-    // Scratch memory for any scan over this many items.
-    std::size_t (*scan_scratch)(int device, std::uint64_t items);
+    // Writes words of 32 bits to page-locked host memory. A copy would wait for those of payload
+    // that are under way.
+    DeviceStatus (*report)(int device, std::uint32_t* to, const std::uint32_t* from, std::uint32_t words,
+                           StreamHandle stream);
+    // Bytes of scratch memory for any call over this many items; 8-byte aligned.
+    std::size_t (*scan_scratch)(std::uint64_t items);
 
-    // Hashes of all chunks, compared with the base's: marks, hashes and content of those that
-    // changed; before.
+    // Hashes of all chunks, compared with the base's: marks, hashes, content and number of those
+    // that changed.
     DeviceStatus (*find_changed)(int device, const DeviceDedupSlice& slice, StreamHandle stream);
-    // changed: the numbers of marked chunks, ascending; room for all.
+    // changed: the numbers of marked chunks, ascending; room for all. The slice may be several that
+    // were looked at one by one.
     DeviceStatus (*list_changed)(int device, const DeviceDedupSlice& slice, std::uint32_t* changed,
                                  StreamHandle stream);
     // Adds the terms of all chunks to the content of their segments. Of the slice: chunk_bytes,
@@ -249,8 +253,8 @@ struct DeviceDedupKernels {
     DeviceStatus (*join_tree)(int device, const DeviceTreeJoin& what, StreamHandle stream);
     DeviceStatus (*consolidate)(int device, const DeviceConsolidate& what, StreamHandle stream);
 
-    // Changed chunks into the base's image, and their sources into its Locations. base: of the
-    // slice's chunks.
+    // Changed chunks into the base's image, and their sources into its Locations. base: of chunks
+    // from number 0 on.
     DeviceStatus (*keep_base)(int device, std::uint32_t chunk_bytes, const DeviceDedupPart* parts,
                               std::uint32_t part_count, const std::uint32_t* changed, const Location* sources,
                               std::uint32_t count, const DeviceBase& base, StreamHandle stream);

@@ -34,7 +34,6 @@ class DeviceDeduplicator final : public BaseDeduplicator {
 
     Result<> prepare() {
         TWR_CHECK(context_->prepare());
-        TWR_CHECK(image_.prepare());
         return payload_.prepare();
     }
 
@@ -82,11 +81,15 @@ class DeviceDeduplicator final : public BaseDeduplicator {
         TWR_CHECK(c.fill(c.control.data(), 0, DedupContext::kControlBytes, c.working));
         DeviceStep step{ordinal, &sink, outcome, taken_fully(outcome, table_.entries())};
         outcome.chunks = image_.chunks();
-        const std::size_t slices = image_.slices().size();
-        for (std::size_t i = 0; i < std::min<std::size_t>(2, slices); ++i)
-            TWR_CHECK(image_.hash(i));
-        for (std::size_t i = 0; i < slices; ++i)
-            TWR_CHECK(take_slice(step, i));
+        for (std::size_t i = 0; i < image_.slices().size();) {
+            TWR_CHECK(image_.hash_ahead(i));
+            TWR_CHECK(hand_out_until(step, [&] { return image_.is_hashed(i); }));
+            // Several slices are taken at once only where that changes nothing: no entry leaves the
+            // table on account of them.
+            TWR_TRY(const LookedAt looked, image_.look(i, c.looks_up() ? table_.room() : ~std::uint64_t{0}));
+            if (looked.changed != 0) TWR_CHECK(take_slice(step, looked));
+            i = looked.next;
+        }
         outcome.content.resize(image_.segments());
         TWR_CHECK(image_.fetch_content(outcome.content));
         TWR_CHECK(payload_.finish(step));
@@ -110,16 +113,25 @@ class DeviceDeduplicator final : public BaseDeduplicator {
         return chunks;
     }
 
-    Result<> take_slice(DeviceStep& step, std::size_t i) {
+    // Hands out what is on the host while the device is not done.
+    template <class Done>
+    Result<> hand_out_until(DeviceStep& step, Done done) {
+        for (bool more = true; more;) {
+            TWR_TRY(const bool is_done, done());
+            if (is_done) break;
+            TWR_TRY(more, payload_.hand_out_arrived(step));
+        }
+        return success();
+    }
+
+    Result<> take_slice(DeviceStep& step, const LookedAt& looked) {
         DedupContext& c = *context_;
-        const ImageSlice& of = image_.slices()[i];
-        const bool has_next = i + 2 < image_.slices().size();
-        TWR_TRY(const std::uint32_t count, image_.count_changed(i));
-        if (count == 0) return has_next ? image_.hash(i + 2) : success();
+        const ImageSlice& of = looked.slice;
+        const std::uint32_t count = looked.changed;
         step.outcome.changed += count;
         TWR_CHECK(reserve_work(count));
-        const DeviceDedupSlice slice = image_.slice(i);
-        TWR_CHECK(image_.list_changed(i, changed_));
+        const DeviceDedupSlice slice = image_.for_kernels(of);
+        TWR_CHECK(image_.list_changed(of, changed_));
 
         const bool as_tree =
             options().method == RecordMethod::tree && table_.most_at_once() >= 2 * std::uint64_t{count};
@@ -133,8 +145,9 @@ class DeviceDeduplicator final : public BaseDeduplicator {
             TWR_TRY(fresh, look_up(step, slice, count, as_tree));
         }
         TWR_CHECK(as_tree ? join_tree(step, slice, count) : join(of, count));
-        if (has_next) TWR_CHECK(image_.hash_after_listing(i + 2));
-        TWR_CHECK(c.fetch_counts());
+        TWR_CHECK(c.ask_for_counts());
+        TWR_CHECK(hand_out_until(step, [&] { return c.counted.done(); }));
+        TWR_CHECK(c.counted.wait_soon());
         table_.added(c.counts().made);
         if (!all_new) fresh += c.counts().fresh;
         TWR_CHECK(payload_.send(
@@ -143,7 +156,7 @@ class DeviceDeduplicator final : public BaseDeduplicator {
         step.outcome.payload += fresh;
         if (!c.keeps_image()) return success();
         return to_result(c.kernels.keep_base(c.device, options().chunk_bytes, slice.parts, slice.part_count,
-                                             changed_, sources_, count, image_.base(of.first),
+                                             changed_, sources_, count, image_.base(of.origin),
                                              c.working.get()));
     }
 
@@ -161,9 +174,9 @@ class DeviceDeduplicator final : public BaseDeduplicator {
             const std::uint64_t part = std::min(count - done, most);
             TWR_CHECK(table_.reserve(as_tree ? 2 * count : part));
             TWR_CHECK(c.clear_counts());
-            TWR_CHECK(to_result(c.kernels.insert(c.device, table_.view(), slice.hashes + done, part, c.mask,
-                                                 location(step.ordinal, step.outcome.payload + done),
-                                                 step.ordinal, c.working.get())));
+            TWR_CHECK(to_result(c.kernels.insert(
+                c.device, table_.view(), slice.hashes + slice.first + done, part, c.mask,
+                location(step.ordinal, step.outcome.payload + done), step.ordinal, c.working.get())));
         }
         return success();
     }
@@ -201,7 +214,6 @@ class DeviceDeduplicator final : public BaseDeduplicator {
             what.fresh = fresh_;
             what.fresh_count = &c.device_counts()->fresh;
             what.scratch = scratch_;
-            what.scratch_bytes = scratch_bytes_;
             TWR_CHECK(to_result(c.kernels.look_up(c.device, what, c.working.get())));
         }
         return fresh;
@@ -222,13 +234,11 @@ class DeviceDeduplicator final : public BaseDeduplicator {
         place(changed_, count);
         place(sources_, count);
         place(entries_, count);
-        place(heads_, count);
         place(slots_, looks_up ? count : 0);
         place(places_, looks_up ? count : 0);
         place(fresh_, looks_up ? count : 0);
         place(levels_, options().method == RecordMethod::tree ? count : 0);
-        scratch_bytes_ = context_->scan_bytes(count);
-        place(scratch_, scratch_bytes_);
+        place(scratch_, context_->kernels.scan_scratch(count));
         return end;
     }
     Result<> reserve_work(std::uint64_t count) {
@@ -251,16 +261,15 @@ class DeviceDeduplicator final : public BaseDeduplicator {
         what.changed = changed_;
         what.sources = sources_;
         what.count = count;
-        what.first = of.first;
+        what.first = of.origin;
         what.copies = options().method == RecordMethod::runs;
         what.alone = options().method == RecordMethod::tree;  // the table is too small for nodes
         what.state = c.join_state();
-        what.heads = heads_;
+        what.next = c.next_join_state();
         what.entries = entries_;
         what.entry_count = &c.device_counts()->entries;
         what.continues = &c.device_counts()->continues;
         what.scratch = scratch_;
-        what.scratch_bytes = scratch_bytes_;
         return to_result(c.kernels.join(c.device, what, c.working.get()));
     }
 
@@ -283,13 +292,11 @@ class DeviceDeduplicator final : public BaseDeduplicator {
         what.at = tree_.as<Location>(locations_at);
         what.hashes = tree_.as<ChunkHash>(hashes_at);
         what.levels = levels_;
-        what.places = places_;
-        what.state = c.join_state();
+        what.next = c.next_join_state();
         what.entries = entries_;
         what.entry_count = &c.device_counts()->entries;
         what.continues = &c.device_counts()->continues;
         what.scratch = scratch_;
-        what.scratch_bytes = scratch_bytes_;
         return to_result(c.kernels.join_tree(c.device, what, c.working.get()));
     }
 
@@ -302,13 +309,11 @@ class DeviceDeduplicator final : public BaseDeduplicator {
     std::uint32_t* changed_ = nullptr;
     Location* sources_ = nullptr;
     DeviceRunEntry* entries_ = nullptr;
-    std::uint64_t* heads_ = nullptr;
     std::uint32_t* slots_ = nullptr;
     std::uint32_t* places_ = nullptr;
     std::uint32_t* fresh_ = nullptr;
     std::uint8_t* levels_ = nullptr;
     std::byte* scratch_ = nullptr;
-    std::size_t scratch_bytes_ = 0;
     DeviceMemory tree_;
 
     // Last, so that its streams end before the memory above is given back.
@@ -345,10 +350,12 @@ Result<std::unique_ptr<Deduplicator>> make_device_deduplicator(int device, const
     }
     try {
         TWR_TRY(DeviceStream hashing, DeviceStream::create(device));
+        TWR_TRY(DeviceStream looking, DeviceStream::create(device));
         TWR_TRY(DeviceStream working, DeviceStream::create(device));
         TWR_TRY(DeviceStream copying, DeviceStream::create(device));
-        auto made = std::make_unique<DeviceDeduplicator>(std::make_unique<DedupContext>(
-            device, options, *kernels, std::move(hashing), std::move(working), std::move(copying)));
+        auto made = std::make_unique<DeviceDeduplicator>(
+            std::make_unique<DedupContext>(device, options, *kernels, std::move(hashing), std::move(looking),
+                                           std::move(working), std::move(copying)));
         TWR_CHECK(made->prepare());
         return std::unique_ptr<Deduplicator>(std::move(made));
     } catch (const std::bad_alloc&) {

@@ -2,6 +2,7 @@
 // last use is longest ago.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -23,6 +24,8 @@ class DeviceHashTable {
     }
     // The most entries that one batch may add.
     [[nodiscard]] std::uint64_t most_at_once() const { return most_slots_ / 2; }
+    // How many more entries there is room for, without one that leaves.
+    [[nodiscard]] std::uint64_t room() const { return most_at_once() - std::min(entries_, most_at_once()); }
     // Makes room for this many more entries, at most most_at_once(). Counts are lost.
     Result<> reserve(std::uint64_t more);
     // Entries that kernels have added.

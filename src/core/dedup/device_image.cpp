@@ -10,16 +10,16 @@ namespace twinrun {
 
 namespace {
 
-// Hashed in about 0.15 ms, many times what a launch costs.
+// Hashed in about 0.15 ms, many times what a launch costs. The first slices are smaller, so that
+// payload is soon on its way, and the last ones, so that little of it is left at the end.
 constexpr std::uint64_t kImageSliceBytes = std::uint64_t{512} << 20;
+constexpr std::uint64_t kFirstSliceBytes = std::uint64_t{128} << 20;
+constexpr std::uint64_t kLastSliceBytes = std::uint64_t{64} << 20;
+constexpr std::uint64_t kSlicesTogether = 64;
+// Slices that the device has to do, while what was found in others is looked up.
+constexpr std::uint64_t kSlicesAhead = 6;
 
 }  // namespace
-
-Result<> DeviceImage::prepare() {
-    for (DeviceEvent* event : {&hashed_[0], &hashed_[1], &listed_[0], &listed_[1]})
-        TWR_CHECK(event->make(context_.device));
-    return success();
-}
 
 // ---- segments and the base ----
 
@@ -113,15 +113,16 @@ Result<> DeviceImage::replace_base(std::span<const ImageSegment> segments, std::
     TWR_CHECK(cut(segments, layout_));
     TWR_CHECK(reserve_marks());
     for (std::size_t i = 0; i < slices_.size(); ++i) {
-        const DeviceDedupSlice of = slice(i);
+        const DeviceDedupSlice of = for_kernels(slices_[i]);
         TWR_CHECK(to_result(c.kernels.find_changed(c.device, of, c.hashing.get())));
         if (!c.keeps_image()) continue;
         DeviceConsolidate what;
         what.chunk_bytes = c.options.chunk_bytes;
         what.parts = of.parts;
         what.part_count = of.part_count;
+        what.first_chunk = of.first;
         what.chunk_count = of.chunks;
-        what.to = base(slices_[i].first).image;
+        what.to = base(slices_[i].origin + of.first).image;
         TWR_CHECK(to_result(c.kernels.consolidate(c.device, what, c.hashing.get())));
     }
     if (c.keeps_image()) TWR_CHECK(c.copy(where_.data(), where.data(), where.size_bytes(), c.hashing));
@@ -134,34 +135,58 @@ void DeviceImage::become_base() { base_chunks_ = layout_.chunk_counts(); }
 
 // ---- slices ----
 
+std::uint64_t DeviceImage::slice_chunks() const {
+    const std::uint64_t given = context_.options.slice_chunks;
+    return given != 0 ? given : kImageSliceBytes / context_.chunk;
+}
+
 // slices_ and parts_: the image cut up, and its parts on the device.
 Result<> DeviceImage::cut(std::span<const ImageSegment> segments, const ImageLayout& layout) {
     DedupContext& c = context_;
     slices_.clear();
     parts_.clear();
+    const bool trees = c.options.method == RecordMethod::tree;
     const std::uint32_t per_group = dedup_group_chunks(c.options.chunk_bytes);
-    const std::uint64_t slice_chunks =
-        c.options.slice_chunks != 0 ? c.options.slice_chunks : kImageSliceBytes / c.chunk;
-    for (std::uint64_t first = 0; first < layout.chunks(); first += slice_chunks) {
-        const std::uint64_t last = std::min(layout.chunks(), first + slice_chunks);
-        ImageSlice slice{first, static_cast<std::uint32_t>(last - first), 0, parts_.size(), 0};
+    const std::uint64_t most = slice_chunks();
+    const bool alike = trees || c.options.slice_chunks != 0;
+    const std::uint64_t least = alike ? most : kLastSliceBytes / c.chunk;
+    std::uint64_t next = alike ? most : kFirstSliceBytes / c.chunk;
+    // Slices that are looked at together share their numbers.
+    const std::uint64_t numbers = trees ? most : std::min(kMostSliceChunks, kSlicesTogether * most);
+    ImageSlice slice;
+    std::uint64_t groups = 0;
+    for (std::uint64_t first = 0; first < layout.chunks(); first += slice.chunks) {
+        const std::uint64_t left = layout.chunks() - first;
+        const std::uint64_t wanted = std::clamp(round_up(left / 2, least), least, next);
+        next = std::min(most, 2 * next);
+        if (first == 0 || first + std::min(left, wanted) - slice.origin > numbers) {
+            slice.origin = first;
+            slice.origin_group = groups;
+        }
+        const std::uint64_t last = first + std::min(left, wanted);
+        slice.first = static_cast<std::uint32_t>(first - slice.origin);
+        slice.chunks = static_cast<std::uint32_t>(last - first);
+        slice.first_group = static_cast<std::uint32_t>(groups - slice.origin_group);
+        slice.groups = 0;
+        slice.part = parts_.size();
         layout.each_segment(first, last, [&](std::size_t s, std::uint64_t begin, std::uint64_t end) {
             DeviceDedupPart part;
             part.number = begin - layout.first(s);
             part.data = segments[s].data + part.number * c.chunk;
             part.bytes = layout.bytes_between(s, begin, end);
             part.segment = static_cast<std::uint32_t>(s);
-            part.first = static_cast<std::uint32_t>(begin - first);
+            part.first = static_cast<std::uint32_t>(begin - slice.origin);
             part.chunks = static_cast<std::uint32_t>(end - begin);
             if (s < base_chunks_.size()) {
                 part.with_base = static_cast<std::uint32_t>(
                     std::clamp<std::uint64_t>(base_chunks_[s], part.number, part.number + part.chunks) -
                     part.number);
             }
-            part.group = slice.groups;
+            part.group = slice.first_group + slice.groups;
             slice.groups += static_cast<std::uint32_t>(divide_up(part.chunks, per_group));
             parts_.push_back(part);
         });
+        groups += slice.groups;
         slice.part_count = parts_.size() - slice.part;
         slices_.push_back(slice);
     }
@@ -175,66 +200,88 @@ Result<> DeviceImage::cut(std::span<const ImageSegment> segments, const ImageLay
 }
 
 Result<> DeviceImage::reserve_marks() {
-    const std::uint32_t group_words = dedup_group_chunks(context_.options.chunk_bytes) / 32;
-    std::uint64_t words = 0;
+    DedupContext& c = context_;
+    if (slices_.empty()) return success();
+    const std::uint32_t group_words = dedup_group_chunks(c.options.chunk_bytes) / 32;
+    // Those of slices with the same numbers may be listed at once.
+    std::uint64_t together = 0;
     for (const ImageSlice& slice : slices_)
-        words = std::max<std::uint64_t>(words, std::uint64_t{slice.groups} * group_words);
-    scan_scratch_ = device_aligned(context_.scan_bytes(words + 1));
-    const std::size_t bytes = 2 * device_aligned((words + 1) * sizeof(std::uint32_t)) + scan_scratch_;
-    for (std::size_t b = 0; b < std::min<std::size_t>(2, slices_.size()); ++b)
-        TWR_CHECK(marks_[b].reserve(context_.device, bytes));
-    most_words_ = words;
-    return success();
+        together = std::max<std::uint64_t>(together, std::uint64_t{slice.first_group} + slice.groups);
+    const ImageSlice& last = slices_.back();
+    const std::uint64_t words = (last.origin_group + last.first_group + last.groups) * group_words;
+    const std::size_t count_bytes = slices_.size() * sizeof(std::uint32_t);
+    TWR_CHECK(words_.reserve(c.device, words * sizeof(std::uint32_t)));
+    TWR_CHECK(scratch_.reserve(c.device, c.kernels.scan_scratch(together * group_words)));
+    TWR_CHECK(counts_.reserve(c.device, count_bytes));
+    TWR_CHECK(counts_host_.reserve(kHostMemory, count_bytes));
+    while (hashed_.size() < slices_.size())
+        TWR_CHECK(hashed_.emplace_back().make(c.device));
+    asked_ = 0;
+    return c.fill(counts_.data(), 0, count_bytes, c.hashing);
 }
 
-DeviceDedupSlice DeviceImage::slice(std::size_t i) const {
-    const ImageSlice& of = slices_[i];
-    const std::size_t words_bytes = device_aligned((most_words_ + 1) * sizeof(std::uint32_t));
-    const DeviceMemory& marks = marks_[i % 2];
+DeviceDedupSlice DeviceImage::for_kernels(const ImageSlice& of) const {
+    const std::uint32_t group_words = dedup_group_chunks(context_.options.chunk_bytes) / 32;
     DeviceDedupSlice slice;
     slice.chunk_bytes = context_.options.chunk_bytes;
+    slice.first = of.first;
     slice.chunks = of.chunks;
     slice.parts = device_parts(of);
     slice.part_count = static_cast<std::uint32_t>(of.part_count);
+    slice.first_group = of.first_group;
     slice.groups = of.groups;
-    slice.hashes = hashes_.as<ChunkHash>() + of.first;
+    slice.hashes = hashes_.as<ChunkHash>() + of.origin;
     slice.content = content_.as<std::uint64_t>();
     slice.mask = context_.mask;
-    slice.words = marks.as<std::uint32_t>();
-    slice.before = marks.as<std::uint32_t>(words_bytes);
-    slice.scratch = marks.data() + 2 * words_bytes;
-    slice.scratch_bytes = scan_scratch_;
+    slice.words = words_.as<std::uint32_t>() + of.origin_group * group_words;
+    slice.scratch = scratch_.data();
     return slice;
 }
 
-Result<> DeviceImage::hash(std::size_t i) {
+Result<> DeviceImage::hash_ahead(std::size_t of_slice) {
     DedupContext& c = context_;
-    const DeviceDedupSlice of = slice(i);
-    TWR_CHECK(to_result(c.kernels.find_changed(c.device, of, c.hashing.get())));
-    TWR_CHECK(c.copy(changed_on_host(i), of.before + of.words_of(), sizeof(std::uint32_t), c.hashing));
-    return hashed_[i % 2].record(c.hashing.get());
-}
-
-Result<std::uint32_t> DeviceImage::count_changed(std::size_t i) {
-    // Behind the last slice nothing is in the stream. A wait that sleeps takes longer to wake up
-    // than a slice to hash.
-    if (i + 1 == slices_.size()) {
-        TWR_CHECK(context_.wait(context_.hashing));
-    } else {
-        TWR_CHECK(hashed_[i % 2].wait());
+    const auto begin_of = [](const ImageSlice& slice) { return slice.origin + slice.first; };
+    const std::uint64_t until = begin_of(slices_[of_slice]) + kSlicesAhead * slice_chunks();
+    for (; asked_ < slices_.size() && begin_of(slices_[asked_]) < until; ++asked_) {
+        const std::size_t i = asked_;
+        DeviceDedupSlice of = for_kernels(slices_[i]);
+        of.changed = changed_at(i);
+        TWR_CHECK(to_result(c.kernels.find_changed(c.device, of, c.hashing.get())));
+        TWR_CHECK(c.looking.follow(c.hashing.get()));
+        TWR_CHECK(
+            to_result(c.kernels.report(c.device, changed_on_host(i), changed_at(i), 1, c.looking.get())));
+        TWR_CHECK(hashed_[i].record(c.looking.get()));
     }
-    return *changed_on_host(i);
+    return success();
 }
 
-Result<> DeviceImage::list_changed(std::size_t i, std::uint32_t* changed) {
+Result<LookedAt> DeviceImage::look(std::size_t i, std::uint64_t room) {
+    TWR_CHECK(hashed_[i].wait_soon());
+    std::size_t hashed = i + 1;
+    if (context_.options.method != RecordMethod::tree) {
+        while (hashed < asked_ && slices_[hashed].origin == slices_[i].origin) {
+            TWR_TRY(const bool is_hashed, hashed_[hashed].done());
+            if (!is_hashed) break;
+            ++hashed;
+        }
+    }
+    LookedAt found{slices_[i], *changed_on_host(i), i + 1};
+    room = std::min(room, slice_chunks());
+    for (; found.next < hashed; ++found.next) {
+        const std::uint32_t changed = *changed_on_host(found.next);
+        if (std::uint64_t{found.changed} + changed > room) break;
+        const ImageSlice& more = slices_[found.next];
+        found.changed += changed;
+        found.slice.chunks += more.chunks;
+        found.slice.groups += more.groups;
+        found.slice.part_count += more.part_count;
+    }
+    return found;
+}
+
+Result<> DeviceImage::list_changed(const ImageSlice& slice, std::uint32_t* changed) {
     DedupContext& c = context_;
-    TWR_CHECK(to_result(c.kernels.list_changed(c.device, slice(i), changed, c.working.get())));
-    return listed_[i % 2].record(c.working.get());
-}
-
-Result<> DeviceImage::hash_after_listing(std::size_t i) {
-    TWR_CHECK(listed_[i % 2].hold_up(context_.device, context_.hashing.get()));
-    return hash(i);
+    return to_result(c.kernels.list_changed(c.device, for_kernels(slice), changed, c.working.get()));
 }
 
 Result<> DeviceImage::fetch_content(std::span<std::uint64_t> content) {
@@ -253,14 +300,14 @@ void DeviceImage::forget() {
 }
 
 void DeviceImage::release() {
-    for (DeviceMemory* memory : {&device_parts_, &parts_host_, &marks_[0], &marks_[1]})
+    for (DeviceMemory* memory : {&device_parts_, &parts_host_, &words_, &scratch_, &counts_, &counts_host_})
         memory->clear();
 }
 
 std::uint64_t DeviceImage::memory_bytes() const {
     std::uint64_t bytes = 0;
-    for (const DeviceMemory* memory :
-         {&hashes_, &content_, &base_image_, &where_, &device_parts_, &parts_host_, &marks_[0], &marks_[1]}) {
+    for (const DeviceMemory* memory : {&hashes_, &content_, &base_image_, &where_, &device_parts_,
+                                       &parts_host_, &words_, &scratch_, &counts_, &counts_host_}) {
         bytes += memory->bytes();
     }
     return bytes;

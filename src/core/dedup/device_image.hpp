@@ -2,9 +2,9 @@
 // its chunks are compared with.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,25 +18,33 @@
 
 namespace twinrun {
 
-// Consecutive chunks of an image. Their parts are `part_count` from `part` on.
+// Consecutive chunks of an image. Their numbers count from chunk `origin` of the image, as those of
+// their groups do. Their parts are `part_count` from `part` on.
 struct ImageSlice {
-    std::uint64_t first;
-    std::uint32_t chunks;
-    std::uint32_t groups;
-    std::size_t part;
-    std::size_t part_count;
+    std::uint64_t origin = 0;
+    std::uint32_t first = 0;
+    std::uint32_t chunks = 0;
+    std::uint64_t origin_group = 0;  // of the image
+    std::uint32_t first_group = 0;
+    std::uint32_t groups = 0;
+    std::size_t part = 0;
+    std::size_t part_count = 0;
+};
+// Slices that lie side by side, and were looked at. `next` is the number of the slice behind them.
+struct LookedAt {
+    ImageSlice slice;
+    std::uint32_t changed = 0;  // chunks
+    std::size_t next = 0;
 };
 
-// Not thread-safe. prepare() first. Errors: names that repeat and images that are too large
+// Not thread-safe. Errors: names that repeat and images that are too large
 // (invalid_argument), segments with a bound (unsupported), and the device's.
 //
-// Two slices may be under way at once: hash(i), then count_changed(i) and list_changed(i); hash(i +
-// 2) only after list_changed(i).
+// A step begins with begin(). Then come look(0), look(its `next`), … and list_changed of each.
+// hash_ahead(i) comes before look(i).
 class DeviceImage {
    public:
     explicit DeviceImage(DedupContext& context) : context_(context) {}
-    Result<> prepare();
-
     // Begins a step: what is known of segments that the base has too moves to where they lie now.
     Result<> begin(std::span<const ImageSegment> segments);
     // Begins a step whose chunks are not compared, and returns how many they are. The base stays as
@@ -59,17 +67,19 @@ class DeviceImage {
     }
     // The base from this chunk on. Addresses on the device.
     [[nodiscard]] DeviceBase base(std::uint64_t first) const;
-    [[nodiscard]] DeviceDedupSlice slice(std::size_t i) const;
+    [[nodiscard]] DeviceDedupSlice for_kernels(const ImageSlice& slice) const;
 
-    // Hashes the chunks of slice i and marks those that changed, in the stream `hashing`.
-    Result<> hash(std::size_t i);
-    // Waits for hash(i), and returns how many chunks changed.
-    Result<std::uint32_t> count_changed(std::size_t i);
-    // Writes the numbers of the changed chunks of slice i to device memory, in the stream
-    // `working`.
-    Result<> list_changed(std::size_t i, std::uint32_t* changed);
-    // The marks of slice i take the place of those of slice i - 2, after they were listed.
-    Result<> hash_after_listing(std::size_t i);
+    // Brings slice i and some behind it on their way: their chunks are hashed, and those that
+    // changed are marked, in the stream `hashing`. Does not wait.
+    Result<> hash_ahead(std::size_t i);
+    // Whether slice i is hashed; does not wait.
+    [[nodiscard]] Result<bool> is_hashed(std::size_t i) const { return hashed_[i].done(); }
+    // Waits until slice i is hashed. Others that are too, next to it, are taken with it, as long as
+    // no more than `room` of their chunks changed, and no more than a slice has. Not for the method
+    // `tree`, of which each slice is a tree.
+    Result<LookedAt> look(std::size_t i, std::uint64_t room);
+    // Writes the numbers of the changed chunks to device memory, in the stream `working`.
+    Result<> list_changed(const ImageSlice& slice, std::uint32_t* changed);
     // Copies the checksums of the segments' content in the stream `hashing`, which the caller waits
     // for.
     Result<> fetch_content(std::span<std::uint64_t> content);
@@ -85,8 +95,10 @@ class DeviceImage {
     Result<> lay_out(std::span<const ImageSegment> segments);
     Result<> cut(std::span<const ImageSegment> segments, const ImageLayout& layout);
     Result<> reserve_marks();
+    [[nodiscard]] std::uint64_t slice_chunks() const;
+    [[nodiscard]] std::uint32_t* changed_at(std::size_t i) const { return counts_.as<std::uint32_t>() + i; }
     [[nodiscard]] std::uint32_t* changed_on_host(std::size_t i) const {
-        return context_.control_host.as<std::uint32_t>(DedupContext::kStateAt) + i % 2;
+        return counts_host_.as<std::uint32_t>() + i;
     }
 
     DedupContext& context_;
@@ -102,11 +114,12 @@ class DeviceImage {
     std::vector<DeviceDedupPart> parts_;
     DeviceMemory device_parts_;
     DeviceMemory parts_host_;
-    std::array<DeviceMemory, 2> marks_;
-    std::uint64_t most_words_ = 0;
-    std::size_t scan_scratch_ = 0;
-    std::array<DeviceEvent, 2> hashed_;
-    std::array<DeviceEvent, 2> listed_;
+    DeviceMemory words_;    // marks of changed chunks, of all slices
+    DeviceMemory scratch_;  // for those that are listed
+    DeviceMemory counts_;   // of changed chunks, of each slice
+    DeviceMemory counts_host_;
+    std::deque<DeviceEvent> hashed_;  // one for each slice at least
+    std::size_t asked_ = 0;           // slices that hash_ahead() was called for
 };
 
 }  // namespace twinrun

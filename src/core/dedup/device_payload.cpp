@@ -3,13 +3,14 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <iterator>
 #include <span>
 
 namespace twinrun {
 
 namespace {
 
-constexpr std::size_t kPieceBytes = std::size_t{32} << 20;
+constexpr std::size_t kPieceBytes = std::size_t{16} << 20;
 constexpr std::size_t kSmallestPiece = std::size_t{256} << 10;
 constexpr std::size_t kSpinBytes = std::size_t{4} << 20;  // 0.1 ms on their way
 // Where all chunks of a slice are sent and it has at most so many parts, each is copied from where
@@ -40,7 +41,7 @@ Result<> DevicePayload::send(DeviceStep& step, const ImageSlice& of, const Slice
         Piece& piece = pieces_[next_piece_];
         TWR_CHECK(plan_piece(piece, of, what, sent));
         TWR_CHECK(stage(piece, of, what, sent, in_place));
-        if (in_place) TWR_CHECK(copy_in_place(of, sent.chunks, piece));
+        if (in_place) TWR_CHECK(copy_in_place(of, of.first + sent.chunks, piece));
         TWR_CHECK(piece.done.record(context_.copying.get()));
         under_way_.push_back(next_piece_);
         next_piece_ = (next_piece_ + 1) % kPieces;
@@ -64,7 +65,7 @@ Result<> DevicePayload::plan_piece(Piece& piece, const ImageSlice& of, const Sli
         std::min<std::uint64_t>(kPieceBytes, std::max<std::uint64_t>(kSmallestPiece, std::bit_ceil(left)));
     TWR_CHECK(piece.host.reserve(kHostMemory, needed));
     const std::size_t room = std::min(piece.host.bytes(), kPieceBytes);
-    piece.first = of.first;
+    piece.first = of.origin;
     piece.entries = std::min<std::uint64_t>(entries_left, room / sizeof(DeviceRunEntry));
     piece.continues = what.continues && sent.entries == 0;
     piece.base = base;
@@ -91,7 +92,7 @@ DeviceConsolidate DevicePayload::consolidation(const ImageSlice& of, const Slice
     if (what.fresh != nullptr) {
         work.chunks = what.fresh + first_chunk;
     } else {
-        work.first_chunk = static_cast<std::uint32_t>(first_chunk);
+        work.first_chunk = static_cast<std::uint32_t>(of.first + first_chunk);
     }
     return work;
 }
@@ -109,7 +110,7 @@ Result<> DevicePayload::stage(Piece& piece, const ImageSlice& of, const SlicePay
     work.to_entries = piece.staged.as<DeviceRunEntry>();
     work.to = piece.staged.data() + piece.chunks_at;
     if (piece.base) {
-        const DeviceBase from = image_.base(of.first);
+        const DeviceBase from = image_.base(of.origin);
         work.base = from.image;
         work.base_at = from.where;
         work.to_base = piece.staged.data() + piece.base_at;
@@ -138,30 +139,37 @@ Result<> DevicePayload::copy_in_place(const ImageSlice& of, std::uint64_t first,
     return success();
 }
 
+// The runs of a piece's entries, behind those before them.
+Result<> DevicePayload::add_runs(const Piece& piece, std::vector<Run>& runs) {
+    const auto* entry = piece.host.as<DeviceRunEntry>();
+    const auto* const end = entry + piece.entries;
+    const auto run_of = [&](const DeviceRunEntry& from) {
+        return Run{piece.first + from.begin, std::uint64_t{from.last} - from.begin + 1,
+                   from.source & ~kDeviceFresh, (from.source & kDeviceFresh) != 0};
+    };
+    if (piece.continues && entry != end) {
+        if (runs.empty()) return Error{ErrorCode::internal, "a run that goes on before it began"};
+        const Run more = run_of(*entry++);
+        Run& last = runs.back();
+        last = Run(last.begin, last.count + more.count, last.source, more.repeat);
+    }
+    std::transform(entry, end, std::back_inserter(runs), run_of);
+    return success();
+}
+
+Result<bool> DevicePayload::hand_out_arrived(DeviceStep& step) {
+    if (under_way_.empty()) return false;
+    TWR_TRY(const bool is_there, pieces_[under_way_.front()].done.done());
+    if (is_there) TWR_CHECK(hand_out(step));
+    return is_there;
+}
+
 // Waits for the oldest piece, adds its runs to the outcome, and gives its chunks to the sink.
 Result<> DevicePayload::hand_out(DeviceStep& step) {
     Piece& piece = pieces_[under_way_.front()];
-    // As in DeviceImage::count_changed: to wake up takes longer than a small piece does.
-    if (under_way_.size() == 1 && piece.base_at <= kSpinBytes) {
-        TWR_CHECK(context_.wait(context_.copying));
-    } else {
-        TWR_CHECK(piece.done.wait());
-    }
+    TWR_CHECK(piece.bytes <= kSpinBytes ? piece.done.wait_soon() : piece.done.wait());
     under_way_.pop_front();
-    std::vector<Run>& runs = step.outcome.runs;
-    const auto* const entries = piece.host.as<DeviceRunEntry>();
-    for (std::uint64_t e = 0; e < piece.entries; ++e) {
-        const DeviceRunEntry& entry = entries[e];
-        const bool repeat = (entry.source & kDeviceFresh) != 0;
-        const std::uint64_t count = std::uint64_t{entry.last} - entry.begin + 1;
-        if (e == 0 && piece.continues) {
-            if (runs.empty()) return Error{ErrorCode::internal, "a run that goes on before it began"};
-            runs.back().count += count;
-            runs.back().repeat = repeat;
-            continue;
-        }
-        runs.push_back({piece.first + entry.begin, count, entry.source & ~kDeviceFresh, repeat});
-    }
+    TWR_CHECK(add_runs(piece, step.outcome.runs));
     for (const auto& [begin, end] : piece.gaps)
         std::memset(piece.host.data() + begin, 0, end - begin);
     if (piece.chunks == 0) return success();

@@ -48,6 +48,8 @@ class DevicePayload {
     // Brings entries and chunks of a slice on their way; hands out earlier pieces where the memory
     // of one is needed.
     Result<> send(DeviceStep& step, const ImageSlice& of, const SlicePayload& what);
+    // Hands out the oldest piece if it is on the host. Whether it was.
+    Result<bool> hand_out_arrived(DeviceStep& step);
     // Hands out all that is still on its way.
     Result<> finish(DeviceStep& step);
     // Drops what is on its way. The streams have been waited for.
@@ -59,7 +61,7 @@ class DevicePayload {
     [[nodiscard]] std::uint64_t memory_bytes() const;
 
    private:
-    static constexpr std::size_t kPieces = 3;
+    static constexpr std::size_t kPieces = 6;
     struct Piece {
         DeviceMemory staged;
         DeviceMemory host;
@@ -86,6 +88,7 @@ class DevicePayload {
     Result<> stage(Piece& piece, const ImageSlice& of, const SlicePayload& what, const Sent& sent,
                    bool in_place);
     Result<> copy_in_place(const ImageSlice& of, std::uint64_t first, Piece& piece);
+    static Result<> add_runs(const Piece& piece, std::vector<Run>& runs);
     Result<> hand_out(DeviceStep& step);
     Result<> pack(DeviceStep& step, const ImageSlice& of, const SlicePayload& what);
     Result<> hand_out_packed(DeviceStep& step, bool all);

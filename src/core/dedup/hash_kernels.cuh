@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "dedup/kernel_support.cuh"
+#include "dedup/scans.cuh"
 
 namespace twinrun {
 
@@ -24,10 +25,12 @@ struct HashLaunch {
     const DeviceDedupPart* parts;  // null: `one`
     DeviceDedupPart one;
     std::uint32_t part_count;
-    std::uint32_t groups;
+    std::uint32_t first_group;
+    std::uint32_t end_group;
     ChunkHash* hashes;       // null: not computed
     std::uint64_t* content;  // null: not computed
     std::uint32_t* words;    // null: not computed
+    std::uint32_t* changed;  // null: not counted
     ChunkHash mask;
     std::uint32_t chunk_bytes;
 };
@@ -179,7 +182,7 @@ class GroupRing {
    public:
     using Shape = HashShape<ChunkBytes>;
     // The warp takes group `first`, and every `every` groups one more.
-    __device__ GroupRing(const HashLaunch& launch, std::byte* memory, std::uint32_t first,
+    __device__ GroupRing(const HashLaunch& launch, std::byte* memory, std::uint64_t first,
                          std::uint32_t every)
         : launch_(launch),
           memory_(memory),
@@ -206,7 +209,7 @@ class GroupRing {
 
    private:
     __device__ void ask() {
-        if (next_group_ < launch_.groups) {
+        if (next_group_ < launch_.end_group) {
             const auto group = static_cast<std::uint32_t>(next_group_);
             stage<ChunkBytes>(ahead_.at(group), group, next_step_, launch_.hashes,
                               memory_ + next_stage_ * Shape::kStage, policy_);
@@ -237,13 +240,15 @@ __global__ void __launch_bounds__(kHashWarps * 32) hash_groups(const __grid_cons
     extern __shared__ __align__(128) std::byte shared_memory[];
     const std::uint32_t lane = threadIdx.x % 32;
     const std::uint32_t warps = gridDim.x * kHashWarps;
-    const std::uint32_t warp = blockIdx.x * kHashWarps + threadIdx.x / 32;
+    const std::uint64_t first_group =
+        std::uint64_t{launch.first_group} + blockIdx.x * kHashWarps + threadIdx.x / 32;
     PartCursor here(launch);
     Content content(launch.content);
+    std::uint32_t changed = 0;
 
-    GroupRing<ChunkBytes> ring(launch, shared_memory + threadIdx.x / 32 * (kStages * Shape::kStage), warp,
-                               warps);
-    for (std::uint64_t g = warp; g < launch.groups; g += warps) {
+    GroupRing<ChunkBytes> ring(launch, shared_memory + threadIdx.x / 32 * (kStages * Shape::kStage),
+                               first_group, warps);
+    for (std::uint64_t g = first_group; g < launch.end_group; g += warps) {
         const auto group = static_cast<std::uint32_t>(g);
         const DeviceDedupPart& part = here.at(group);
         const std::uint32_t first = (group - part.group) * Shape::kGroup;
@@ -258,6 +263,7 @@ __global__ void __launch_bounds__(kHashWarps * 32) hash_groups(const __grid_cons
                 const unsigned marks = warp::ballot(note(launch, part, first + i, hash, base, content));
                 if (launch.words != nullptr && lane == 0)
                     launch.words[std::uint64_t{group} * (Shape::kGroup / 32) + k] = marks;
+                changed += static_cast<unsigned>(__popc(marks));
             }
             ring.done();
         } else {
@@ -280,9 +286,11 @@ __global__ void __launch_bounds__(kHashWarps * 32) hash_groups(const __grid_cons
             const unsigned marks =
                 warp::ballot(note(launch, part, first + lane, merged_hash(a, ChunkBytes), base, content));
             if (launch.words != nullptr && lane == 0) launch.words[group] = marks;
+            changed += static_cast<unsigned>(__popc(marks));
         }
     }
     content.flush();
+    if (launch.changed != nullptr && lane == 0 && changed != 0) atomicAdd(launch.changed, changed);
 }
 
 // ---- hashes of larger chunks: a warp a chunk, for 512 MiB of 4 KiB are too few warps of 32 chunks
@@ -341,18 +349,19 @@ __device__ inline void accumulate_block(std::uint64_t& a0, std::uint64_t& a1, co
 }
 
 __global__ void __launch_bounds__(kSimpleThreads, 2)
-    hash_large(const __grid_constant__ HashLaunch launch, std::uint32_t chunks) {
+    hash_large(const __grid_constant__ HashLaunch launch, std::uint32_t first, std::uint32_t chunks) {
     const std::uint32_t lane = threadIdx.x % 32;
     const std::uint64_t warps = std::uint64_t{gridDim.x} * (kSimpleThreads / 32);
     const LaneKeys keys(lane);
     Content content(launch.content);
     const std::uint32_t blocks = launch.chunk_bytes / 1024;
+    std::uint32_t changed = 0;
     std::uint32_t part_begin = 1;
     std::uint32_t part_end = 0;
     DeviceDedupPart part;
     for (std::uint64_t c = blockIdx.x * std::uint64_t{kSimpleThreads / 32} + threadIdx.x / 32; c < chunks;
          c += warps) {
-        const auto chunk = static_cast<std::uint32_t>(c);
+        const auto chunk = static_cast<std::uint32_t>(first + c);
         if (chunk < part_begin || chunk >= part_end) {
             part = launch.parts == nullptr
                        ? launch.one
@@ -395,37 +404,70 @@ __global__ void __launch_bounds__(kSimpleThreads, 2)
         if (lane != 0) continue;
         ChunkHash base;
         if (i < part.with_base) base = launch.hashes[chunk];
-        if (note(launch, part, i, finish_long(low, high, launch.chunk_bytes), base, content) &&
-            launch.words != nullptr)
-            atomicOr(launch.words + part.group + i / 32, 1U << (i % 32));
+        if (!note(launch, part, i, finish_long(low, high, launch.chunk_bytes), base, content)) continue;
+        ++changed;
+        if (launch.words != nullptr) atomicOr(launch.words + part.group + i / 32, 1U << (i % 32));
     }
     content.flush();
+    if (launch.changed != nullptr && lane == 0 && changed != 0) atomicAdd(launch.changed, changed);
 }
 
 // ---- marks to numbers ----
 
+// words: of the slice; tiles: marks of each WordTile of them.
 __global__ void __launch_bounds__(kSimpleThreads)
-    list_marks(DeviceDedupSlice slice, std::uint32_t words, std::uint32_t per_group, std::uint32_t* changed) {
-    const std::uint32_t lane = threadIdx.x % 32;
-    const std::uint64_t warp = (blockIdx.x * std::uint64_t{kSimpleThreads} + threadIdx.x) / 32;
-    if (warp * 32 >= words) return;
-    const std::uint64_t w = warp * 32 + lane;
-    std::uint32_t marks = w < words ? slice.words[w] : 0;
-    std::uint32_t to = 0;
-    std::uint32_t first = 0;
-    if (marks != 0) {
-        to = slice.before[w];
-        const DeviceDedupPart& part = slice.parts[part_of_group(slice.parts, slice.part_count,
-                                                                static_cast<std::uint32_t>(w) / per_group)];
-        first = part.first + (static_cast<std::uint32_t>(w) - part.group * per_group) * 32;
+    count_marks(const std::uint32_t* words, std::uint32_t count, std::uint32_t* tiles) {
+    std::uint32_t marks = 0;
+#pragma unroll
+    for (unsigned r = 0; r < 2; ++r) {
+        const std::uint32_t i = WordTile::item(r);
+        if (i < count) marks += static_cast<unsigned>(__popc(words[i]));
     }
-    for (unsigned some = warp::ballot(marks != 0); some != 0; some &= some - 1) {
-        const int other = __ffs(static_cast<int>(some)) - 1;
-        const std::uint32_t word = warp::from(marks, other);
-        const std::uint32_t at = warp::from(to, other);
-        const std::uint32_t chunk = warp::from(first, other);
-        if ((word >> lane & 1) != 0)
-            changed[at + static_cast<unsigned>(__popc(word & ((1U << lane) - 1)))] = chunk + lane;
+    const std::uint32_t sum = sum_of_warps(warp::sum(marks));
+    if (threadIdx.x == 0) tiles[blockIdx.x] = sum;
+}
+
+__global__ void __launch_bounds__(kSimpleThreads)
+    list_marks(DeviceDedupSlice slice, std::uint32_t words, std::uint32_t per_group,
+               const std::uint32_t* tiles, std::uint32_t* changed) {
+    const std::uint32_t lane = threadIdx.x % 32;
+    std::uint32_t marks[2];
+    std::uint32_t in_warp = 0;
+#pragma unroll
+    for (unsigned r = 0; r < 2; ++r) {
+        const std::uint32_t i = WordTile::item(r);
+        marks[r] = i < words ? slice.words[slice.first_group * per_group + i] : 0;
+        in_warp += static_cast<unsigned>(__popc(marks[r]));
+    }
+    in_warp = warp::sum(in_warp);
+    const std::uint32_t tiles_before = sum_of_tiles_before(tiles);
+    std::uint32_t round_at = tiles_before + sum_of_warps_before(in_warp);
+#pragma unroll
+    for (unsigned r = 0; r < 2; ++r) {
+        const auto own = static_cast<unsigned>(__popc(marks[r]));
+        std::uint32_t up_to_here = own;
+#pragma unroll
+        for (unsigned by = 1; by < 32; by *= 2) {
+            const std::uint32_t before = warp::up(up_to_here, by);
+            if (lane >= by) up_to_here += before;
+        }
+        const std::uint32_t to = round_at + up_to_here - own;
+        round_at += warp::from(up_to_here, 31);
+        std::uint32_t first = 0;
+        if (own != 0) {
+            const std::uint32_t w = slice.first_group * per_group + WordTile::item(r);
+            const DeviceDedupPart& part =
+                slice.parts[part_of_group(slice.parts, slice.part_count, w / per_group)];
+            first = part.first + (w - part.group * per_group) * 32;
+        }
+        for (unsigned some = warp::ballot(own != 0); some != 0; some &= some - 1) {
+            const int other = __ffs(static_cast<int>(some)) - 1;
+            const std::uint32_t word = warp::from(marks[r], other);
+            const std::uint32_t at = warp::from(to, other);
+            const std::uint32_t chunk = warp::from(first, other);
+            if ((word >> lane & 1) != 0)
+                changed[at + static_cast<unsigned>(__popc(word & ((1U << lane) - 1)))] = chunk + lane;
+        }
     }
 }
 

@@ -17,43 +17,78 @@ namespace {
 
 // ---- entries ----
 
-__global__ void __launch_bounds__(kSimpleThreads) write_runs(DeviceJoin what, HeadsOf heads) {
-    const std::uint64_t at = blockIdx.x * std::uint64_t{kSimpleThreads} + threadIdx.x;
-    if (at >= what.count) return;
-    const auto j = static_cast<std::uint32_t>(at);
-    // All are constant: the first one is.
-    const auto here = static_cast<std::uint32_t>(what.heads[j]);
-    const std::uint32_t entry = (here & ~kHead) - 1;
-    const bool head = (here & kHead) != 0;
-    if (head || j == 0) {
-        bool repeat = false;
-        if (!head) {
-            repeat = heads.step_to(0) == 0;
-        } else if (j + 1 < what.count && (static_cast<std::uint32_t>(what.heads[j + 1]) & kHead) == 0) {
-            repeat = heads.step_to(j + 1) == 0;
+// Here a thread has four chunks in a row.
+constexpr std::uint32_t kChunksOfThread = ChunkTile::kItems / kSimpleThreads;
+struct HeadsOfThread {
+    std::uint32_t first;
+    HeadMap maps[kChunksOfThread];
+    HeadMap all;
+    __device__ HeadsOfThread(const HeadsOf& heads, std::uint32_t count)
+        : first(blockIdx.x * ChunkTile::kItems + threadIdx.x * kChunksOfThread), all(same_head()) {
+#pragma unroll
+        for (std::uint32_t k = 0; k < kChunksOfThread; ++k) {
+            maps[k] = first + k < count ? heads(first + k) : same_head();
+            all = join_heads(all, maps[k]);
         }
-        what.entries[entry].begin = what.changed[j];
-        what.entries[entry].source = (what.sources[j] & ~kDeviceFresh) | (repeat ? kDeviceFresh : 0);
-        if (j != 0) what.entries[entry - 1].last = what.changed[j - 1];
     }
-    if (j + 1 == what.count) what.entries[entry].last = what.changed[j];
+};
+
+__global__ void __launch_bounds__(kSimpleThreads)
+    find_heads(HeadsOf heads, std::uint32_t count, HeadMap* tiles) {
+    const HeadsOfThread own(heads, count);
+    HeadMap all;
+    joined_threads_before(own.all, all);
+    if (threadIdx.x == 0) tiles[blockIdx.x] = all;
 }
-// After it: the state was read until then.
-__global__ void end_runs(DeviceJoin what, HeadsOf heads) {
-    const std::uint32_t j = what.count - 1;
-    const auto here = static_cast<std::uint32_t>(what.heads[j]);
-    const std::uint32_t step = heads.step_to(j);
-    *what.entry_count = here & ~kHead;
-    *what.continues = (static_cast<std::uint32_t>(what.heads[0]) & kHead) == 0 ? 1 : 0;
-    DeviceJoinState next;
-    if (!what.alone) {
-        next.chunk = what.first + what.changed[j];
-        next.source = what.sources[j];
-        next.open = 1;
-        next.head = (here & kHead) != 0 ? 1 : 0;
-        next.step = next.head != 0 ? 0 : step;
+
+__global__ void __launch_bounds__(kSimpleThreads)
+    write_runs(DeviceJoin what, HeadsOf heads, const HeadMap* tiles) {
+    // What the tiles before this one make: each thread joins some of them, in order.
+    HeadMap some = same_head();
+    const std::uint32_t each = (blockIdx.x + kSimpleThreads - 1) / kSimpleThreads;
+    for (std::uint32_t t = threadIdx.x * each; t < min(blockIdx.x, (threadIdx.x + 1) * each); ++t)
+        some = join_heads(some, tiles[t]);
+    HeadMap tiles_before;
+    joined_threads_before(some, tiles_before);
+
+    const HeadsOfThread own(heads, what.count);
+    HeadMap tile;
+    const HeadMap before = join_heads(tiles_before, joined_threads_before(own.all, tile));
+    // It is the same for a head and for another chunk: that of the first chunk is.
+    auto here = static_cast<std::uint32_t>(before);
+#pragma unroll
+    for (std::uint32_t k = 0; k < kChunksOfThread; ++k) {
+        const std::uint32_t j = own.first + k;
+        if (j >= what.count) return;
+        here = head_after(own.maps[k], here);
+        const std::uint32_t entry = (here & ~kHead) - 1;
+        const bool head = (here & kHead) != 0;
+        if (head || j == 0) {
+            bool repeat = false;
+            if (!head) {
+                repeat = heads.step_to(0) == 0;
+            } else if (j + 1 < what.count) {
+                const HeadMap next = k + 1 < kChunksOfThread ? own.maps[k + 1] : heads(j + 1);
+                repeat = (head_after(next, here) & kHead) == 0 && heads.step_to(j + 1) == 0;
+            }
+            what.entries[entry].begin = what.changed[j];
+            what.entries[entry].source = (what.sources[j] & ~kDeviceFresh) | (repeat ? kDeviceFresh : 0);
+            if (j != 0) what.entries[entry - 1].last = what.changed[j - 1];
+        }
+        if (j == 0) *what.continues = head ? 0 : 1;
+        if (j + 1 != what.count) continue;
+        what.entries[entry].last = what.changed[j];
+        *what.entry_count = here & ~kHead;
+        DeviceJoinState next;
+        if (!what.alone) {
+            next.chunk = what.first + what.changed[j];
+            next.source = what.sources[j];
+            next.open = 1;
+            next.head = head ? 1 : 0;
+            next.step = head ? 0 : heads.step_to(j);
+        }
+        *what.next = next;
     }
-    *what.state = next;
 }
 
 // ---- the published compaction ----
@@ -132,37 +167,57 @@ __global__ void __launch_bounds__(kSimpleThreads)
     }
 }
 
-// For each changed chunk that begins a region: the levels above it.
-__global__ void __launch_bounds__(kSimpleThreads) find_regions(DeviceTreeJoin what) {
-    const std::uint64_t j = blockIdx.x * std::uint64_t{kSimpleThreads} + threadIdx.x;
-    if (j >= what.count) return;
-    std::uint64_t node = what.width + what.changed[j];
-    std::uint8_t level = 0;
-    // A label above is that of all below it.
-    while (node > 1 && what.labels[node / 2] != kNone) {
-        if (node % 2 != 0) {
-            level = kNoRegion;
-            break;
+constexpr std::uint8_t kNoRegion = 0xFF;
+
+// For each changed chunk that begins a region: the levels above it. tiles: how many do.
+__global__ void __launch_bounds__(kSimpleThreads) find_regions(DeviceTreeJoin what, std::uint32_t* tiles) {
+    MarksOfWarp<4> begins;
+#pragma unroll 1
+    for (unsigned r = 0; r < 4; ++r) {
+        const std::uint32_t j = ChunkTile::item(r);
+        std::uint8_t level = kNoRegion;
+        if (j < what.count) {
+            level = 0;
+            std::uint64_t node = what.width + what.changed[j];
+            // A label above is that of all below it.
+            while (node > 1 && what.labels[node / 2] != kNone) {
+                if (node % 2 != 0) {
+                    level = kNoRegion;
+                    break;
+                }
+                node /= 2;
+                ++level;
+            }
+            what.levels[j] = level;
         }
-        node /= 2;
-        ++level;
+        begins.marks[r] = warp::ballot(level != kNoRegion);
     }
-    what.levels[j] = level;
+    const std::uint32_t sum = sum_of_warps(begins.count());
+    if (threadIdx.x == 0) tiles[blockIdx.x] = sum;
 }
-__global__ void __launch_bounds__(kSimpleThreads) write_regions(DeviceTreeJoin what) {
-    const std::uint64_t j = blockIdx.x * std::uint64_t{kSimpleThreads} + threadIdx.x;
-    if (j >= what.count) return;
-    const std::uint8_t level = what.levels[j];
-    const std::uint32_t place = what.places[j];
-    if (level != kNoRegion) {
-        const std::uint32_t begin = what.changed[j];
-        const std::uint64_t node = (what.width + begin) >> level;
-        what.entries[place] = {begin, begin + (1U << level) - 1, what.at[node]};
+__global__ void __launch_bounds__(kSimpleThreads)
+    write_regions(DeviceTreeJoin what, const std::uint32_t* tiles) {
+    std::uint8_t levels[4];
+    MarksOfWarp<4> begins;
+#pragma unroll
+    for (unsigned r = 0; r < 4; ++r) {
+        const std::uint32_t j = ChunkTile::item(r);
+        levels[r] = j < what.count ? what.levels[j] : kNoRegion;
+        begins.marks[r] = warp::ballot(levels[r] != kNoRegion);
     }
-    if (j + 1 == what.count) {
-        *what.entry_count = place + (level != kNoRegion ? 1 : 0);
+    const std::uint32_t tiles_before = sum_of_tiles_before(tiles);
+    const std::uint32_t before = tiles_before + sum_of_warps_before(begins.count());
+#pragma unroll
+    for (unsigned r = 0; r < 4; ++r) {
+        if (!begins.has(r)) continue;
+        const std::uint32_t begin = what.changed[ChunkTile::item(r)];
+        const std::uint64_t node = (what.width + begin) >> levels[r];
+        what.entries[before + begins.before(r)] = {begin, begin + (1U << levels[r]) - 1, what.at[node]};
+    }
+    if (blockIdx.x + 1 == gridDim.x && threadIdx.x + 1 == kSimpleThreads) {
+        *what.entry_count = before + begins.count();
         *what.continues = 0;
-        *what.state = {};
+        *what.next = {};
     }
 }
 

@@ -22,6 +22,15 @@ constexpr std::uint64_t kUnplaced = kMostPayloadChunks;  // as in host_deduplica
 
 using Word = unsigned long long;  // what atomic operations take
 
+// ---- to the host ----
+
+// to: page-locked memory of the host.
+__global__ void __launch_bounds__(kSimpleThreads)
+    write_words(std::uint32_t* to, const std::uint32_t* from, std::uint32_t words) {
+    const std::uint32_t i = blockIdx.x * kSimpleThreads + threadIdx.x;
+    if (i < words) to[i] = from[i];
+}
+
 // ---- bytes of any alignment ----
 
 __device__ inline uint4 as_uint4(std::uint64_t x, std::uint64_t y) {

@@ -1,13 +1,14 @@
 // Private to dedup_cuda.cu: sums over marks, and heads of runs.
+//
+// Items are looked at in tiles, a block of threads each. One kernel writes what each tile makes; the
+// next one adds up the tiles before its own, which are few, and goes on within it. These are two
+// launches, the same ones that make and use the items. A scan of a library is two more, and its
+// kernels wait for shared memory while chunks are hashed.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
-
-#include "device/gpu.hpp"
-
-#include <cub/device/device_scan.cuh>
 
 #include "dedup/kernel_support.cuh"
 
@@ -17,84 +18,121 @@ namespace gpu {
 
 namespace {
 
-// An iterator over what a function gives for 0, 1, …
-template <class Function, class T>
-class Generated {
-   public:
-    using value_type = T;
-    using reference = T;
-    using pointer = const T*;
-    using difference_type = std::ptrdiff_t;
-    using iterator_category = std::random_access_iterator_tag;
-    __host__ __device__ Generated(Function function, difference_type at) : function_(function), at_(at) {}
-    __device__ T operator*() const { return function_(static_cast<std::uint32_t>(at_)); }
-    __device__ T operator[](difference_type i) const {
-        return function_(static_cast<std::uint32_t>(at_ + i));
-    }
-    __host__ __device__ Generated operator+(difference_type i) const { return {function_, at_ + i}; }
-    __host__ __device__ Generated operator-(difference_type i) const { return {function_, at_ - i}; }
-    __host__ __device__ Generated& operator+=(difference_type i) {
-        at_ += i;
-        return *this;
-    }
-    __host__ __device__ Generated& operator++() {
-        ++at_;
-        return *this;
-    }
-    __host__ __device__ difference_type operator-(const Generated& other) const { return at_ - other.at_; }
-    __host__ __device__ bool operator==(const Generated& other) const { return at_ == other.at_; }
-    __host__ __device__ bool operator!=(const Generated& other) const { return at_ != other.at_; }
+constexpr unsigned kTileWarps = kSimpleThreads / 32;
 
-   private:
-    Function function_;
-    difference_type at_;
-};
-
-struct MarksOf {
-    const std::uint32_t* words;
-    std::uint32_t count;
-    __device__ std::uint32_t operator()(std::uint32_t i) const {
-        return i < count ? static_cast<std::uint32_t>(__popc(words[i])) : 0;
+// The items of a tile: each warp has Rounds * 32 in a row, and a lane one of each 32.
+template <unsigned Rounds>
+struct Tile {
+    static constexpr std::uint32_t kItems = kSimpleThreads * Rounds;
+    __device__ static std::uint32_t item(unsigned round) {
+        return blockIdx.x * kItems + (threadIdx.x / 32 * Rounds + round) * 32 + threadIdx.x % 32;
     }
 };
-struct IsFresh {
-    const Location* sources;
-    std::uint32_t begin;
-    Location unplaced;  // of changed chunk 0
-    __device__ std::uint32_t operator()(std::uint32_t i) const {
-        return sources[begin + i] == unplaced + begin + i ? 1 : 0;
-    }
-};
-constexpr std::uint8_t kNoRegion = 0xFF;
-struct BeginsRegion {
-    const std::uint8_t* levels;
-    __device__ std::uint32_t operator()(std::uint32_t i) const { return levels[i] != kNoRegion ? 1 : 0; }
-};
+using WordTile = Tile<2>;   // of words of marks
+using ChunkTile = Tile<4>;  // of changed chunks
+constexpr std::uint32_t kSmallestTile = WordTile::kItems;
 
-template <class Function>
-cudaError_t sum_before(void* scratch, std::size_t& bytes, const Function& function, std::uint32_t* sums,
-                       std::uint32_t count, cudaStream_t stream) {
-    return cub::DeviceScan::ExclusiveSum(scratch, bytes, Generated<Function, std::uint32_t>(function, 0),
-                                         sums, count, stream);
+// The sum of all threads of the block, for each of them. mine: of a warp, for each of its lanes.
+__device__ inline std::uint32_t sum_of_warps(std::uint32_t mine) {
+    __shared__ std::uint32_t sums[kTileWarps];
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = mine;
+    __syncthreads();
+    std::uint32_t sum = 0;
+#pragma unroll
+    for (unsigned w = 0; w < kTileWarps; ++w)
+        sum += sums[w];
+    return sum;
 }
+// Sums of the warps before the caller's.
+__device__ inline std::uint32_t sum_of_warps_before(std::uint32_t mine) {
+    __shared__ std::uint32_t sums[kTileWarps];
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = mine;
+    __syncthreads();
+    std::uint32_t sum = 0;
+#pragma unroll
+    for (unsigned w = 0; w < kTileWarps; ++w)
+        sum += w < threadIdx.x / 32 ? sums[w] : 0;
+    return sum;
+}
+// Of the tiles before the block's own.
+__device__ inline std::uint32_t sum_of_tiles_before(const std::uint32_t* tiles) {
+    std::uint32_t sum = 0;
+    for (std::uint32_t t = threadIdx.x; t < blockIdx.x; t += kSimpleThreads)
+        sum += tiles[t];
+    return sum_of_warps(warp::sum(sum));
+}
+// Marks of lanes, of each round: how many of the warp's own there are before the caller's, and how
+// many in all.
+template <unsigned Rounds>
+struct MarksOfWarp {
+    unsigned marks[Rounds];
+    __device__ std::uint32_t count() const {
+        std::uint32_t sum = 0;
+#pragma unroll
+        for (unsigned r = 0; r < Rounds; ++r)
+            sum += static_cast<unsigned>(__popc(marks[r]));
+        return sum;
+    }
+    __device__ bool has(unsigned round) const { return (marks[round] >> threadIdx.x % 32 & 1) != 0; }
+    __device__ std::uint32_t before(unsigned round) const {
+        std::uint32_t sum = 0;
+#pragma unroll
+        for (unsigned r = 0; r < Rounds; ++r)
+            sum += r < round ? static_cast<unsigned>(__popc(marks[r])) : 0;
+        return sum + static_cast<unsigned>(__popc(marks[round] & ((1U << threadIdx.x % 32) - 1)));
+    }
+};
+
+// ---- heads of runs ----
 
 // Whether a chunk is the head of a run, for each of what the one before it may be, and entries up
 // to here: what a stretch of chunks makes of the chunk before it. The lower word is for a chunk
 // before it that is no head, the upper one for a head.
 using HeadMap = std::uint64_t;
 constexpr std::uint32_t kHead = 1U << 31;
-__host__ __device__ inline HeadMap head_map(std::uint32_t after_other, std::uint32_t after_head) {
+__device__ inline HeadMap head_map(std::uint32_t after_other, std::uint32_t after_head) {
     return after_other | static_cast<std::uint64_t>(after_head) << 32;
 }
-struct JoinHeads {
-    __host__ __device__ HeadMap operator()(HeadMap a, HeadMap b) const {
-        const auto after = [b](std::uint32_t before) {
-            const auto part = static_cast<std::uint32_t>((before & kHead) != 0 ? b >> 32 : b);
-            return part + (before & ~kHead);
-        };
-        return head_map(after(static_cast<std::uint32_t>(a)), after(static_cast<std::uint32_t>(a >> 32)));
+// Of no chunks.
+__device__ inline HeadMap same_head() { return head_map(0, kHead); }
+__device__ inline std::uint32_t head_after(HeadMap map, std::uint32_t before) {
+    const auto part = static_cast<std::uint32_t>((before & kHead) != 0 ? map >> 32 : map);
+    return part + (before & ~kHead);
+}
+__device__ inline HeadMap join_heads(HeadMap first, HeadMap second) {
+    return head_map(head_after(second, static_cast<std::uint32_t>(first)),
+                    head_after(second, static_cast<std::uint32_t>(first >> 32)));
+}
+// Of all lanes up to this one, itself included.
+__device__ inline HeadMap joined_lanes(HeadMap map) {
+#pragma unroll
+    for (unsigned by = 1; by < 32; by *= 2) {
+        const HeadMap before = warp::up(map, by);
+        if (threadIdx.x % 32 >= by) map = join_heads(before, map);
     }
-};
+    return map;
+}
+// Of all threads of the block before the caller's; all: of all of them. own: what the thread makes.
+__device__ inline HeadMap joined_threads_before(HeadMap own, HeadMap& all) {
+    __shared__ HeadMap maps[kTileWarps];
+    const HeadMap up_to_here = joined_lanes(own);
+    HeadMap before = warp::up(up_to_here);
+    if (threadIdx.x % 32 == 0) before = same_head();
+    __syncthreads();
+    if (threadIdx.x % 32 == 31) maps[threadIdx.x / 32] = up_to_here;
+    __syncthreads();
+    HeadMap warps = same_head();
+    all = same_head();
+#pragma unroll
+    for (unsigned w = 0; w < kTileWarps; ++w) {
+        if (w == threadIdx.x / 32) warps = all;
+        all = join_heads(all, maps[w]);
+    }
+    return join_heads(warps, before);
+}
+
 struct HeadsOf {
     const std::uint32_t* changed;
     const Location* sources;
@@ -133,11 +171,6 @@ struct HeadsOf {
         return head_map(step != step_to(j - 1) ? kEntry : 0, 0);
     }
 };
-cudaError_t scan_heads(void* scratch, std::size_t& bytes, const HeadsOf& heads, HeadMap* to,
-                       std::uint32_t count, cudaStream_t stream) {
-    return cub::DeviceScan::InclusiveScan(scratch, bytes, Generated<HeadsOf, HeadMap>(heads, 0), to,
-                                          JoinHeads{}, count, stream);
-}
 
 }  // namespace
 

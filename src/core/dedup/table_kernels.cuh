@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "dedup/kernel_support.cuh"
+#include "dedup/scans.cuh"
 
 namespace twinrun {
 
@@ -151,27 +152,58 @@ __global__ void __launch_bounds__(kSimpleThreads) enter_changed(DeviceLookUp wha
     what.sources[j] = before < location_of(what.ordinal, kUnplaced) ? before : kPending;
     count_made(found.made, what.table.entries);
 }
-__global__ void __launch_bounds__(kSimpleThreads) see_smallest(DeviceLookUp what) {
-    const std::uint64_t j = what.begin + blockIdx.x * std::uint64_t{kSimpleThreads} + threadIdx.x;
-    if (j >= what.end || what.sources[j] != kPending) return;
-    what.sources[j] = ~what.table.slots[what.slots[j]].not_at;
+// The smallest Location of each chunk; a new one is its own. tiles: how many are.
+__global__ void __launch_bounds__(kSimpleThreads) see_smallest(DeviceLookUp what, std::uint32_t* tiles) {
+    const Location first_unplaced = location_of(what.ordinal, kUnplaced);
+    MarksOfWarp<4> fresh;
+#pragma unroll
+    for (unsigned r = 0; r < 4; ++r) {
+        const std::uint64_t j = std::uint64_t{what.begin} + ChunkTile::item(r);
+        Location source = 0;
+        if (j < what.end) {
+            source = what.sources[j];
+            if (source == kPending) {
+                source = ~what.table.slots[what.slots[j]].not_at;
+                what.sources[j] = source;
+            }
+        }
+        fresh.marks[r] = warp::ballot(source == first_unplaced + j);
+    }
+    const std::uint32_t sum = sum_of_warps(fresh.count());
+    if (threadIdx.x == 0) tiles[blockIdx.x] = sum;
 }
-__global__ void __launch_bounds__(kSimpleThreads) place_fresh(DeviceLookUp what) {
+// New chunks get their places in the payload.
+__global__ void __launch_bounds__(kSimpleThreads) place_fresh(DeviceLookUp what, const std::uint32_t* tiles) {
+    const Location first_unplaced = location_of(what.ordinal, kUnplaced);
+    MarksOfWarp<4> fresh;
+#pragma unroll
+    for (unsigned r = 0; r < 4; ++r) {
+        const std::uint64_t j = std::uint64_t{what.begin} + ChunkTile::item(r);
+        fresh.marks[r] = warp::ballot(j < what.end && what.sources[j] == first_unplaced + j);
+    }
+    const std::uint32_t tiles_before = sum_of_tiles_before(tiles);
+    const std::uint32_t before = tiles_before + sum_of_warps_before(fresh.count());
+#pragma unroll
+    for (unsigned r = 0; r < 4; ++r) {
+        if (!fresh.has(r)) continue;
+        const std::uint64_t j = std::uint64_t{what.begin} + ChunkTile::item(r);
+        const std::uint32_t place = before + fresh.before(r);
+        what.places[j] = place;
+        what.table.slots[what.slots[j]].not_at = ~location_of(what.ordinal, what.placed + place);
+        what.fresh[what.placed_in_slice + place] = what.changed[j];
+    }
+    if (blockIdx.x + 1 == gridDim.x && threadIdx.x + 1 == kSimpleThreads)
+        *what.fresh_count = before + fresh.count();
+}
+// After it: places of new chunks, and of those that are equal to one of them, become Locations.
+__global__ void __launch_bounds__(kSimpleThreads) locate_fresh(DeviceLookUp what) {
     const std::uint64_t j = what.begin + blockIdx.x * std::uint64_t{kSimpleThreads} + threadIdx.x;
     if (j >= what.end) return;
     const Location first_unplaced = location_of(what.ordinal, kUnplaced);
     const Location source = what.sources[j];
-    const std::uint32_t place = what.places[j];
-    const bool fresh = source == first_unplaced + j;
-    if (fresh) {
-        const Location at = location_of(what.ordinal, what.placed + place);
-        what.table.slots[what.slots[j]].not_at = ~at;
-        what.sources[j] = at | kDeviceFresh;
-        what.fresh[what.placed_in_slice + place] = what.changed[j];
-    } else if (source >= first_unplaced && source < first_unplaced + what.end) {
-        what.sources[j] = location_of(what.ordinal, what.placed + what.places[source - first_unplaced]);
-    }
-    if (j + 1 == what.end) *what.fresh_count = place + (fresh ? 1 : 0);
+    if (source < first_unplaced || source >= first_unplaced + what.end) return;
+    const Location at = location_of(what.ordinal, what.placed + what.places[source - first_unplaced]);
+    what.sources[j] = source == first_unplaced + j ? at | kDeviceFresh : at;
 }
 __global__ void __launch_bounds__(kSimpleThreads)
     place_each(std::uint32_t ordinal, std::uint64_t placed, std::uint32_t count, Location* sources) {

@@ -56,12 +56,20 @@ inline constexpr std::uint32_t kMostOrdinals = (1U << 24) - 1;
 // Chunks [begin, begin + count) of an image: their bytes lie at source, source + 1, …, or all at
 // source (repeat).
 struct Run {
+    Run() = default;
+    Run(std::uint64_t from, std::uint64_t chunks, Location of, bool all_one)
+        : begin(from), source(of), count(chunks & kMostCount), repeat(all_one) {}
+
+    static constexpr std::uint64_t kMostCount = ~std::uint64_t{0} >> 1;
+
     std::uint64_t begin = 0;
-    std::uint64_t count = 0;
     Location source = 0;
-    bool repeat = false;
+    // In one word: a step may have millions of runs, which are written and read.
+    std::uint64_t count : 63 = 0;
+    bool repeat : 1 = false;
     bool operator==(const Run&) const = default;
 };
+static_assert(sizeof(Run) == 24);
 
 // A named stretch of bytes of one of the files that a step had.
 struct RecordSegment {

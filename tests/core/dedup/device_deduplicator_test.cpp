@@ -624,6 +624,43 @@ TEST(DeviceDedup, AllZerosAreOneRunAfterTheFirstChunk) {
     EXPECT_TRUE(twins.step(1, {{"zeros", Bytes(std::size_t{1} << 20)}}).runs.empty());
 }
 
+// Slices that are hashed by the time that the host looks are one piece of work, and the runs are
+// those of each for itself.
+TEST(DeviceDedup, SlicesThatAreHashedAreTakenTogether) {
+    TWR_FAKE_DEVICE(fake);
+    TWR_TEST_DEVICE(device);
+    DedupOptions options;
+    options.slice_chunks = 16;
+    constexpr std::size_t kSlices = 400;  // more than share their numbers
+    std::mt19937_64 random(9);
+    Bytes bytes = random_bytes(kSlices * 16 * options.chunk_bytes, random);
+    auto host = make_host_deduplicator(options);
+    auto made = make_device_deduplicator(device, options);
+    ASSERT_TRUE(host.ok() && made.ok());
+    for (std::uint32_t i = 0; i < 3; ++i) {
+        const OnDevice image(device, std::span<const std::byte>(bytes));
+        const std::uint64_t before = fake->calls("join");
+        Sink expected_payload;
+        Sink payload;
+        const auto expected =
+            (*host)->step(i, {{{"a", bytes.data(), bytes.size(), {}, DType::u8}}}, expected_payload);
+        const auto found = (*made)->step(i, {{{"a", image.data(), bytes.size(), {}, DType::u8}}}, payload);
+        ASSERT_TRUE(expected.ok() && found.ok());
+        EXPECT_EQ(found->runs, expected->runs);
+        EXPECT_EQ(found->content, expected->content);
+        EXPECT_TRUE(payload.bytes == expected_payload.bytes);
+        const std::uint64_t joined = fake->calls("join") - before;
+        if (i == 0) {
+            EXPECT_EQ(joined, kSlices);  // no more changed chunks at once than a slice has
+        } else {
+            EXPECT_GT(joined, kSlices / 64);
+            EXPECT_LT(joined, kSlices / 4);
+        }
+        for (std::size_t at = 0; at + 3000 < bytes.size(); at += 30'000)
+            randomize(bytes.data() + at, 700, random);
+    }
+}
+
 TEST(DeviceDedup, NothingIsAllocatedFromStepToStep) {
     TWR_FAKE_DEVICE(fake);
     TWR_TEST_DEVICE(device);
@@ -671,11 +708,10 @@ TEST(DeviceDedup, RunsAndSourcesBeyond32Bits) {
     const OnDevice changed_on(device, std::span<const std::uint32_t>(changed));
     const OnDevice sources_on(device, std::span<const Location>(sources));
     const OnDevice state(device, std::span<const DeviceJoinState>(&before, 1));
-    const OnDevice heads(device, changed.size() * 8);
+    const OnDevice next(device, sizeof before);
     const OnDevice entries(device, changed.size() * sizeof(DeviceRunEntry));
     const OnDevice counts(device, 16);
-    const std::size_t scratch_bytes = kernels.scan_scratch(device, changed.size());
-    const OnDevice scratch(device, scratch_bytes);
+    const OnDevice scratch(device, kernels.scan_scratch(changed.size()));
     DeviceJoin what;
     what.changed = changed_on.as<std::uint32_t>();
     what.sources = sources_on.as<Location>();
@@ -683,12 +719,11 @@ TEST(DeviceDedup, RunsAndSourcesBeyond32Bits) {
     what.first = first;
     what.copies = true;
     what.state = state.as<DeviceJoinState>();
-    what.heads = heads.as<std::uint64_t>();
+    what.next = next.as<DeviceJoinState>();
     what.entries = entries.as<DeviceRunEntry>();
     what.entry_count = counts.as<unsigned long long>();
     what.continues = what.entry_count + 1;
     what.scratch = scratch.data();
-    what.scratch_bytes = scratch_bytes;
     ASSERT_TRUE(to_result(kernels.join(device, what, nullptr)));
     const auto found = counts.values<unsigned long long>();
     ASSERT_EQ(found[0], 4U);
@@ -703,7 +738,7 @@ TEST(DeviceDedup, RunsAndSourcesBeyond32Bits) {
     expect(1, 3, 3, old + 2);
     expect(2, 9, 10, (old + 2) | kDeviceFresh);
     expect(3, 11, 12, location(9, 5));
-    const DeviceJoinState after = state.values<DeviceJoinState>()[0];
+    const DeviceJoinState after = next.values<DeviceJoinState>()[0];
     EXPECT_EQ(after.chunk, first + 12);
     EXPECT_EQ(after.source, sources.back());
     EXPECT_EQ(after.open, 1U);

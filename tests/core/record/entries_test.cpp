@@ -159,7 +159,8 @@ TEST(Entries, RandomRuns) {
             for (std::uint64_t i = 0, n = random() % 20; i < n; ++i) {
                 ChunkRun run;
                 run.begin = end + random() % (huge ? kBig : 4);
-                run.count = 1 + random() % (huge && method == RecordMethod::runs ? kBig : 9);
+                run.count =
+                    (1 + random() % (huge && method == RecordMethod::runs ? kBig : 9)) & ChunkRun::kMostCount;
                 switch (random() % 4) {
                     case 0:
                         run.source = location(ordinal, next);
@@ -168,7 +169,8 @@ TEST(Entries, RandomRuns) {
                     case 1:
                         if (next != 0) {  // of itself
                             run.source = location(ordinal, random() % next);
-                            run.count = std::min(run.count, next - chunk_of(run.source));
+                            run.count = std::min<std::uint64_t>(run.count, next - chunk_of(run.source)) &
+                                        ChunkRun::kMostCount;
                             break;
                         }
                         [[fallthrough]];

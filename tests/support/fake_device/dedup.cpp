@@ -14,12 +14,22 @@ namespace twinrun::fake {
 
 namespace {
 
-std::size_t scan_scratch(int, std::uint64_t items) { return items / 4 + kScratch; }
-// Scratch memory of a scan is rubbish afterwards.
-void scan(Checker& checker, void* scratch, std::size_t bytes, std::uint64_t items) {
-    checker.require(bytes >= scan_scratch(0, items), "scratch memory", "is too small");
-    checker.memory(scratch, bytes, 16, "scratch memory");
-    if (checker.ok()) std::memset(scratch, 0xEE, bytes);
+DeviceStatus report(int device, std::uint32_t* to, const std::uint32_t* from, std::uint32_t words,
+                    StreamHandle stream) {
+    FAKE_ENTER(kReport, device);
+    return push(device, stream, [=] {
+        Checker checker(device, "report");
+        checker.memory(from, words * std::size_t{4}, 4, "its words");
+        checker.locked(to, words * std::size_t{4}, "where they go");
+        if (checker.ok()) std::memcpy(to, from, words * std::size_t{4});
+    });
+}
+
+std::size_t scan_scratch(std::uint64_t items) { return items / 4 + kScratch; }
+// Scratch memory is rubbish afterwards.
+void scan(Checker& checker, void* scratch, std::uint64_t items) {
+    checker.memory(scratch, scan_scratch(items), 8, "scratch memory");
+    if (checker.ok()) std::memset(scratch, 0xEE, scan_scratch(items));
 }
 
 void check_parts(Checker& checker, const DeviceDedupPart* parts, std::uint32_t count,
@@ -56,16 +66,15 @@ void find_changed_now(int device, const DeviceDedupSlice& slice, bool content_al
     Checker checker(device, "find_changed");
     check_parts(checker, slice.parts, slice.part_count, slice.chunk_bytes);
     if (!content_alone) {
-        checker.memory(slice.hashes, slice.chunks * sizeof(ChunkHash), 16, "its hashes");
-        checker.memory(slice.words, slice.words_of() * std::size_t{4}, 4, "its marks");
-        checker.memory(slice.before, (slice.words_of() + 1) * std::size_t{4}, 4, "its counts");
-        scan(checker, slice.scratch, slice.scratch_bytes, slice.words_of() + 1);
+        checker.memory(slice.hashes + slice.first, slice.chunks * sizeof(ChunkHash), 16, "its hashes");
+        checker.memory(slice.words + slice.first_word(), slice.words_of() * std::size_t{4}, 4, "its marks");
+        if (slice.changed != nullptr) checker.memory(slice.changed, 4, 4, "its count");
     }
     if (!checker.ok()) return;
-    const std::uint32_t words_each = dedup_group_chunks(slice.chunk_bytes) / 32;
-    if (!content_alone) std::memset(slice.words, 0, slice.words_of() * std::size_t{4});
-    std::uint32_t chunks = 0;
-    std::uint32_t groups = 0;
+    const std::uint32_t words_each = slice.words_each();
+    if (!content_alone) std::memset(slice.words + slice.first_word(), 0, slice.words_of() * std::size_t{4});
+    std::uint32_t chunks = slice.first;
+    std::uint32_t groups = slice.first_group;
     for (std::uint32_t p = 0; p < slice.part_count; ++p) {
         const DeviceDedupPart& part = slice.parts[p];
         checker.memory(slice.content + part.segment, 8, 8, "its content");
@@ -87,18 +96,13 @@ void find_changed_now(int device, const DeviceDedupSlice& slice, bool content_al
             content += content_term(hash, part.number + i);
             known = hash;
             slice.words[part.group * words_each + i / 32] |= 1U << (i % 32);
+            if (slice.changed != nullptr) ++*slice.changed;
         }
         chunks += part.chunks;
         groups += (part.chunks + words_each * 32 - 1) / (words_each * 32);
     }
-    checker.require(chunks == slice.chunks && groups == slice.groups, "a slice", "is not what its parts are");
-    if (content_alone) return;
-    std::uint32_t sum = 0;
-    for (std::uint32_t w = 0; w < slice.words_of(); ++w) {
-        slice.before[w] = sum;
-        sum += static_cast<std::uint32_t>(std::popcount(slice.words[w]));
-    }
-    slice.before[slice.words_of()] = sum;
+    checker.require(chunks == slice.first + slice.chunks && groups == slice.first_group + slice.groups,
+                    "a slice", "is not what its parts are");
 }
 DeviceStatus find_changed(int device, const DeviceDedupSlice& slice, StreamHandle stream) {
     FAKE_ENTER(kFindChanged, device);
@@ -115,12 +119,15 @@ DeviceStatus list_changed(int device, const DeviceDedupSlice& slice, std::uint32
     return push(device, stream, [=] {
         Checker checker(device, "list_changed");
         check_parts(checker, slice.parts, slice.part_count, slice.chunk_bytes);
-        checker.memory(slice.words, slice.words_of() * std::size_t{4}, 4, "its marks");
-        checker.memory(slice.before, (slice.words_of() + 1) * std::size_t{4}, 4, "its counts");
-        if (checker.ok())
-            checker.memory(changed, slice.before[slice.words_of()] * std::size_t{4}, 4, "what changed");
+        checker.memory(slice.words + slice.first_word(), slice.words_of() * std::size_t{4}, 4, "its marks");
+        scan(checker, slice.scratch, slice.words_of());
         if (!checker.ok()) return;
-        const std::uint32_t words_each = dedup_group_chunks(slice.chunk_bytes) / 32;
+        std::size_t marked = 0;
+        for (std::uint32_t w = slice.first_word(); w < slice.first_word() + slice.words_of(); ++w)
+            marked += static_cast<unsigned>(std::popcount(slice.words[w]));
+        checker.memory(changed, marked * std::size_t{4}, 4, "what changed");
+        if (!checker.ok()) return;
+        const std::uint32_t words_each = slice.words_each();
         std::uint32_t* to = changed;
         for (std::uint32_t p = 0; p < slice.part_count; ++p) {
             const DeviceDedupPart& part = slice.parts[p];
@@ -235,7 +242,7 @@ void look_up_now(int device, const DeviceLookUp& what) {
     checker.memory(what.sources, what.end * std::size_t{8}, 8, "its sources");
     checker.memory(what.places, what.end * std::size_t{4}, 4, "its places");
     checker.memory(what.fresh_count, 8, 8, "its count of new chunks");
-    scan(checker, what.scratch, what.scratch_bytes, what.end - what.begin);
+    scan(checker, what.scratch, what.end - what.begin);
     if (!checker.ok()) return;
     const auto unplaced = [&](std::uint32_t j) { return location(what.ordinal, kUnplaced + j); };
     for (std::uint32_t j = what.begin; j < what.end; ++j) {
@@ -281,15 +288,16 @@ void join_now(int device, const DeviceJoin& what) {
     Checker checker(device, "join");
     checker.memory(what.changed, what.count * std::size_t{4}, 4, "what changed");
     checker.memory(what.sources, what.count * std::size_t{8}, 8, "its sources");
-    checker.memory(what.heads, what.count * std::size_t{8}, 8, "its heads");
     checker.memory(what.entries, what.count * sizeof(DeviceRunEntry), 16, "its entries");
     checker.memory(what.state, sizeof *what.state, 8, "its state");
+    checker.memory(what.next, sizeof *what.next, 8, "its next state");
+    checker.require(what.state != what.next, "its state", "is overwritten");
     checker.memory(what.entry_count, 8, 8, "its count");
     checker.memory(what.continues, 8, 8, "whether it continues");
-    scan(checker, what.scratch, what.scratch_bytes, what.count);
+    scan(checker, what.scratch, what.count);
     if (!checker.ok()) return;
-    std::memset(what.heads, 0xEE, what.count * std::size_t{8});
-    DeviceJoinState& state = *what.state;
+    DeviceJoinState& state = *what.next;
+    state = *what.state;
     std::uint64_t entries = 0;
     *what.continues = 0;
     for (std::uint32_t j = 0; j < what.count; ++j) {
@@ -331,12 +339,11 @@ void join_tree_now(int device, const DeviceTreeJoin& what) {
     checker.memory(what.at, 2 * what.width * 8, 8, "its places");
     checker.memory(what.hashes, what.width * sizeof(ChunkHash), 16, "its hashes");
     checker.memory(what.levels, what.count, 1, "its levels");
-    checker.memory(what.places, what.count * std::size_t{4}, 4, "its places");
     checker.memory(what.entries, what.count * sizeof(DeviceRunEntry), 16, "its entries");
-    checker.memory(what.state, sizeof *what.state, 8, "its state");
+    checker.memory(what.next, sizeof *what.next, 8, "its next state");
     checker.memory(what.entry_count, 8, 8, "its count");
     checker.memory(what.continues, 8, 8, "whether it continues");
-    scan(checker, what.scratch, what.scratch_bytes, what.count);
+    scan(checker, what.scratch, what.count);
     if (!checker.ok()) return;
     enum : std::uint8_t { kNone, kFirst, kCopy };
     std::memset(what.labels, kNone, 2 * what.width);
@@ -384,7 +391,7 @@ void join_tree_now(int device, const DeviceTreeJoin& what) {
     }
     *what.entry_count = entries;
     *what.continues = 0;
-    *what.state = {};
+    *what.next = {};
 }
 DeviceStatus join_tree(int device, const DeviceTreeJoin& what, StreamHandle stream) {
     FAKE_ENTER(kJoinTree, device);
@@ -514,7 +521,8 @@ DeviceStatus scatter(int device, const DeviceScatter& what, StreamHandle stream)
 
 }  // namespace
 
-const DeviceDedupKernels kDedup = {.scan_scratch = scan_scratch,
+const DeviceDedupKernels kDedup = {.report = report,
+                                   .scan_scratch = scan_scratch,
                                    .find_changed = find_changed,
                                    .list_changed = list_changed,
                                    .hash_content = hash_content,

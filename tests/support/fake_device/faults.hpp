@@ -49,6 +49,7 @@ enum Function : std::uint8_t {
     kBuild,
     kWalk,
     kCompare,
+    kReport,
     kFindChanged,
     kListChanged,
     kHashContent,
