@@ -528,25 +528,35 @@ std::vector<PySketchComparison> compare_sketches(const std::vector<const PySketc
                                                  bool nan_equal) {
     if (all_a.size() != all_b.size() || all_a.size() != tolerances.size())
         raise({ErrorCode::invalid_argument, "two sketches and a tolerance for each field"});
-    std::vector<SketchComparison> found;
+    std::vector<SketchComparison> found(all_a.size());
     const auto work = [&]() -> Result<> {
-        found.reserve(all_a.size());
+        // Those on devices are compared together.
+        std::vector<std::size_t> numbers;
+        std::vector<const DeviceSketch*> device_a;
+        std::vector<const DeviceSketch*> device_b;
+        std::vector<DifferenceRule> rules;
         for (std::size_t i = 0; i < all_a.size(); ++i) {
             const PySketch* const a = all_a[i];
             const PySketch* const b = all_b[i];
             const DifferenceRule rule{*tolerances[i], nan_equal};
-            auto one = [&]() -> Result<SketchComparison> {
-                if (a->device() != b->device()) {
-                    return Error{ErrorCode::mismatch, "the sketches lie on different devices"};
-                }
-                if (const DeviceSketch* device = a->on_device(); device != nullptr) {
-                    return device->compare(*b->on_device(), rule);
-                }
-                return std::get<HostSketch>(a->sketch).compare(std::get<HostSketch>(b->sketch), rule);
-            }();
-            if (!one) return std::move(one).error().at("field '" + a->field().name + "'");
-            found.push_back(std::move(*one));
+            const auto where = [&] { return "field '" + a->field().name + "'"; };
+            if (a->device() != b->device())
+                return Error{ErrorCode::mismatch, "the sketches lie on different devices"}.at(where());
+            if (const DeviceSketch* device = a->on_device(); device != nullptr) {
+                numbers.push_back(i);
+                device_a.push_back(device);
+                device_b.push_back(b->on_device());
+                rules.push_back(rule);
+                continue;
+            }
+            auto one = std::get<HostSketch>(a->sketch).compare(std::get<HostSketch>(b->sketch), rule);
+            if (!one) return std::move(one).error().at(where());
+            found[i] = std::move(*one);
         }
+        if (numbers.empty()) return success();
+        TWR_TRY(std::vector<SketchComparison> on_devices, DeviceSketch::compare(device_a, device_b, rules));
+        for (std::size_t k = 0; k < numbers.size(); ++k)
+            found[numbers[k]] = std::move(on_devices[k]);
         return success();
     };
     Result<> result = success();

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
@@ -114,17 +115,24 @@ def open_arrays(what: object, stream: object = None) -> Arrays:
     return _opened(what, _core.FieldList.of_arrays(_listed(what), flattened, stream is None), stream)
 
 
+def _is_alone(what: object) -> bool:
+    """Whether this is one array, of a kind that the core takes as a list of one."""
+    if type(what) is np.ndarray:
+        return what.dtype.kind in "biufc"
+    torch = sys.modules.get("torch")
+    return torch is not None and type(what) in (torch.Tensor, torch.nn.Parameter)
+
+
 def _listed(what: object) -> object:
-    """What the core is asked to take as a list: a container, or one of a plain array alone."""
-    if type(what) is np.ndarray and what.dtype.kind in "biufc":
-        return {_ALONE: what}
-    return what
+    """What the core is asked to take as a list: a container, or one of an array alone."""
+    return {_ALONE: what} if _is_alone(what) else what
 
 
 def _opened(what: object, plain: _core.FieldList | None, stream: object) -> Arrays:
-    if plain is not None and type(what) is np.ndarray and not plain.rest:
+    is_alone = _is_alone(what)
+    if plain is not None and is_alone and not plain.rest:
         return Arrays(plain, _ALONE, one_array=True, stream=stream)
-    if plain is not None and type(what) is not np.ndarray:
+    if plain is not None and not is_alone and type(what) is not np.ndarray:
         return Arrays(plain, "arrays", stream=stream)
     if is_container(what):
         problems: list[tuple[str, TwinrunError]] = []

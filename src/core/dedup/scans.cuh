@@ -2,7 +2,7 @@
 //
 // Items are looked at in tiles, a block of threads each. One kernel writes what each tile makes; the
 // next one adds up the tiles before its own, which are few, and goes on within it. These are two
-// launches, the same ones that make and use the items. A scan of a library is two more, and its
+// launches, those that make and use the items. A scan of a library is two more, and its
 // kernels wait for shared memory while chunks are hashed.
 #pragma once
 

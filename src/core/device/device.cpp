@@ -193,4 +193,19 @@ Result<> DeviceStream::wait() {
     return to_result(device_runtime()->wait_event(device_, event_));
 }
 
+Result<> DeviceStream::wait_soon() {
+    TWR_CHECK(to_result(device_runtime()->record(device_, event_, stream_)));
+    return twinrun::wait_soon(device_, event_);
+}
+
+Result<> wait_soon(int device, EventHandle event) {
+    constexpr int kAskedFirst = 2000;  // 0.5 to 2 ms
+    for (int asked = 0; asked < kAskedFirst; ++asked) {
+        bool is_done = false;
+        TWR_CHECK(to_result(device_runtime()->event_done(device, event, &is_done)));
+        if (is_done) return success();
+    }
+    return to_result(device_runtime()->wait_event(device, event));
+}
+
 }  // namespace twinrun

@@ -143,6 +143,10 @@ class DeviceMemory {
     std::size_t bytes_ = 0;
 };
 
+// Blocks the thread until the device has reached the event. Asks for it first, for as long as it may
+// take to wake a thread that sleeps.
+Result<> wait_soon(int device, EventHandle event);
+
 // A stream of our own and events, owned.
 class DeviceStream {
    public:
@@ -161,6 +165,8 @@ class DeviceStream {
     Result<> lead(StreamHandle other);
     // Blocks the thread until all work put in so far is done.
     Result<> wait();
+    // The same, for work that ends soon: to sleep and to wake up would take longer.
+    Result<> wait_soon();
 
    private:
     DeviceStream(int device, StreamHandle stream, EventHandle event)

@@ -29,13 +29,7 @@ class DeviceEvent {
     // Blocks the thread until the device has reached the event.
     Result<> wait() const { return to_result(device_runtime()->wait_event(device_, event_)); }
     // As wait(), for work that ends soon: to sleep and to wake up would take longer.
-    Result<> wait_soon() const {
-        for (int asked = 0; asked < kAskedFirst; ++asked) {
-            TWR_TRY(const bool is_done, done());
-            if (is_done) return success();
-        }
-        return wait();
-    }
+    Result<> wait_soon() const { return twinrun::wait_soon(device_, event_); }
     // Whether the device has come to it; does not wait.
     Result<bool> done() const {
         bool is_done = false;
@@ -54,8 +48,6 @@ class DeviceEvent {
     }
 
    private:
-    static constexpr int kAskedFirst = 2000;  // 0.5 to 2 ms
-
     int device_ = 0;
     EventHandle event_ = nullptr;
 };

@@ -148,7 +148,7 @@ Result<> DevicePairs::lead() {
 }
 
 Result<> DevicePairs::wait() {
-    TWR_CHECK(end_.wait());
+    TWR_CHECK(end_.wait_soon());
     TWR_TRY(seconds_, end_.seconds_since(begin_));
     return success();
 }

@@ -53,6 +53,11 @@ class DeviceSketch {
     // device and settings. Errors: mismatch if the two cannot be compared this way under the rule
     // (why_not_staged's words).
     [[nodiscard]] Result<SketchComparison> compare(const DeviceSketch& b, const DifferenceRule& rule) const;
+    // The same of many pairs, which wait for the device together: one that is equal costs a look at
+    // two roots, and no launch of its own. Errors of a pair name its field.
+    static Result<std::vector<SketchComparison>> compare(std::span<const DeviceSketch* const> a,
+                                                         std::span<const DeviceSketch* const> b,
+                                                         std::span<const DifferenceRule> rules);
 
     // Back to the host.
     Result<> download(BuiltField& into) const;
@@ -64,6 +69,7 @@ class DeviceSketch {
 
    private:
     friend class SketchGroup;
+    friend class SketchPairs;
     FieldMetadata field_;
     std::shared_ptr<SketchMemory> memory_;  // of all sketches that were built together
     std::size_t tree_ = 0;                  // where in it

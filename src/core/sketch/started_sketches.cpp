@@ -154,7 +154,7 @@ Result<std::unique_ptr<StartedSketches>> StartedSketches::start(std::vector<cons
 
 Result<> StartedSketches::wait() {
     Work& w = *work_;
-    return w.batch().pieces().empty() ? success() : w.scratch->stream().wait();
+    return w.batch().pieces().empty() ? success() : w.scratch->stream().wait_soon();
 }
 
 Result<SketchGroup> StartedSketches::sketches() try {

@@ -315,9 +315,29 @@ DeviceStatus walk(int device, const std::uint64_t* a, const std::uint64_t* b, st
     return {};
 }
 
+__global__ void compare_roots(const DeviceRoots* pairs, std::size_t n, std::uint8_t* equal) {
+    const std::size_t i = std::size_t{blockIdx.x} * kThreads + threadIdx.x;
+    if (i >= n) return;
+    const DeviceRoots pair = pairs[i];
+    bool is_equal = true;
+    for (std::uint64_t w = 0; w < pair.words; ++w)
+        is_equal = is_equal && pair.a[w] == pair.b[w];
+    equal[i] = is_equal ? 1 : 0;
+}
+
+DeviceStatus equal_roots(int device, const DeviceRoots* pairs, std::size_t n, std::uint8_t* equal,
+                         StreamHandle stream) {
+    if (n == 0) return {};
+    TWR_GPU_CURRENT(device);
+    compare_roots<<<static_cast<unsigned>((n + kThreads - 1) / kThreads), kThreads, 0, gpu_stream(stream)>>>(
+        pairs, n, equal);
+    TWR_GPU_LAUNCHED("compare_roots");
+    return {};
+}
+
 }  // namespace
 
 extern const DeviceTreeKernels kDeviceTreeTable;
-const DeviceTreeKernels kDeviceTreeTable = {build_scratch, build, walk_scratch, walk};
+const DeviceTreeKernels kDeviceTreeTable = {build_scratch, build, walk_scratch, walk, equal_roots};
 
 }  // namespace twinrun

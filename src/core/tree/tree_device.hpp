@@ -16,6 +16,13 @@ struct DeviceTreeItem {
     std::uint64_t blocks_per_chunk = 1;
 };
 
+// The roots of two trees, of `words` words each.
+struct DeviceRoots {
+    const std::uint64_t* a = nullptr;
+    const std::uint64_t* b = nullptr;
+    std::uint64_t words = 1;
+};
+
 struct DeviceTreeKernels {
     void (*build_scratch)(const DeviceTreeItem* items, std::size_t n, std::size_t* device_bytes,
                           std::size_t* host_bytes);
@@ -28,6 +35,9 @@ struct DeviceTreeKernels {
     DeviceStatus (*walk)(int device, const std::uint64_t* a, const std::uint64_t* b, std::uint64_t leaves,
                          DigestKind kind, std::uint32_t* chunks, std::uint64_t* count, void* scratch,
                          StreamHandle stream);
+    // equal: of each pair 1 where its roots are, else 0. All memory is the device's.
+    DeviceStatus (*equal_roots)(int device, const DeviceRoots* pairs, std::size_t n, std::uint8_t* equal,
+                                StreamHandle stream);
 };
 [[nodiscard]] inline const DeviceTreeKernels* device_tree_kernels() {
     return static_cast<const DeviceTreeKernels*>(device_table("tree"));

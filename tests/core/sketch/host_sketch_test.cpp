@@ -212,6 +212,39 @@ TEST(DeviceHostSketches, DevicesSayTheSameOfWhatIsBroughtThere) {
         EXPECT_EQ(back.built().fine, pairs[i].a.built().fine);
         EXPECT_EQ(back.built().residues, pairs[i].a.built().residues);
     }
+    // All at once, and some of them with themselves.
+    std::vector<const DeviceSketch*> all_a;
+    std::vector<const DeviceSketch*> all_b;
+    for (std::size_t i = 0; i < pairs.size(); ++i) {
+        for (const std::size_t with : {2 * i, 2 * i + 1}) {
+            all_a.push_back(&(*there)[2 * i]);
+            all_b.push_back(&(*there)[with]);
+        }
+    }
+    const std::vector<DifferenceRule> rules(all_a.size(), rule);
+    const auto together = DeviceSketch::compare(all_a, all_b, rules);
+    ASSERT_TRUE(together) << together.error().message;
+    ASSERT_EQ(together->size(), all_a.size());
+    for (std::size_t i = 0; i < all_a.size(); ++i) {
+        const SketchComparison& found = (*together)[i];
+        const auto& pair = pairs[i / 2];
+        const auto expected = pair.a.compare(i % 2 == 0 ? pair.a : pair.b, rule).value();
+        EXPECT_EQ(found.chunks, expected.chunks);
+        EXPECT_EQ(found.by_tree, expected.by_tree);
+        EXPECT_EQ(found.flagged, expected.flagged);
+        EXPECT_EQ(found.open, expected.open);
+        EXPECT_EQ(found.by_cells, expected.by_cells);
+        EXPECT_EQ(found.decided, expected.decided);
+    }
+    const auto none = DeviceSketch::compare(std::span(all_a).first(0), {}, {});
+    ASSERT_TRUE(none);
+    EXPECT_TRUE(none->empty());
+    EXPECT_EQ(DeviceSketch::compare(all_a, std::span(all_b).first(1), rules).error().code,
+              ErrorCode::invalid_argument);
+    const auto refused =
+        DeviceSketch::compare(all_a, all_b, std::vector<DifferenceRule>(rules.size(), {{1e-9, 0}, true}));
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, ErrorCode::mismatch);
     built.pop_back();
     EXPECT_FALSE(DeviceSketch::upload(fields, built, usable.front()));
     fields.pop_back();

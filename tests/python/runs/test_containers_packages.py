@@ -388,3 +388,30 @@ def test_schedulers_of_pytorch_give_their_state(name: str) -> None:
     assert same.verdict == "same" and [f.field for f in same.fields] == ["s.last_epoch", "s._last_lr"]
     other = twinrun.compare({"s": scheduler(0.1)}, {"s": scheduler(0.2)})
     assert other.first is not None and other.first.field == "s._last_lr"
+
+
+@pytest.mark.parametrize("options", [{}, {"atol": 1e-3}, {"rtol": 1e-2, "atol": 0.0}, {"ulp": 4}], ids=str)
+def test_a_tensor_alone_is_what_it_is_among_others(options: dict) -> None:
+    """Whatever its type, shape and strides: its one field says what that of a mapping says, and what NumPy's array does."""
+    torch = pytest.importorskip("torch")
+    numbers = torch.tensor(np.random.default_rng(3).normal(size=(6, 4)))
+    for dtype in (torch.float64, torch.float32, torch.float16, torch.int32, torch.uint8, torch.bool):
+        a = (numbers * 40).abs().to(dtype)
+        for b in (a.clone(), (numbers * 40).abs().add(1).to(dtype)):
+            for cut in (lambda x: x, lambda x: x.T, lambda x: x[::2, 1:], lambda x: x[0, 0], lambda x: x[:0]):
+                alone = twinrun.compare(cut(a), cut(b), **options)
+                among = twinrun.compare({"x": cut(a)}, {"x": cut(b)}, **options)
+                arrays = twinrun.compare(cut(a).numpy(), cut(b).numpy(), **options)
+                assert alone.verdict == among.verdict == arrays.verdict
+                one, other = alone.fields[0], among.fields[0]
+                assert (one.different, one.elements, one.max_abs_diff) == (
+                    other.different,
+                    other.elements,
+                    other.max_abs_diff,
+                )
+                assert one.field == arrays.fields[0].field
+    gradient = torch.nn.Parameter(numbers.clone())
+    assert twinrun.compare(gradient, numbers, **options).verdict == "same"
+    assert twinrun.compare(numbers.to_sparse(), numbers.to_sparse(), **options).verdict == "same"
+    with pytest.raises(twinrun.TwinrunError, match="shape"):
+        twinrun.compare(numbers, numbers[:3], **options)

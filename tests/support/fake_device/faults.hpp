@@ -48,6 +48,7 @@ enum Function : std::uint8_t {
     kAddSums,
     kBuild,
     kWalk,
+    kEqualRoots,
     kCompare,
     kReport,
     kFindChanged,

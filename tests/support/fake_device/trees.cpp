@@ -67,9 +67,27 @@ DeviceStatus walk(int device, const std::uint64_t* a, const std::uint64_t* b, st
     });
 }
 
+DeviceStatus equal_roots(int device, const DeviceRoots* pairs, std::size_t n, std::uint8_t* equal,
+                         StreamHandle stream) {
+    FAKE_ENTER(kEqualRoots, device);
+    return push(device, stream, [=] {
+        Checker checker(device, "equal_roots");
+        checker.memory(pairs, n * sizeof *pairs, 8, "its pairs");
+        checker.memory(equal, n, 1, "its answers");
+        for (std::size_t i = 0; checker.ok() && i < n; ++i) {
+            checker.memory(pairs[i].a, pairs[i].words * 8, 8, "a's root");
+            checker.memory(pairs[i].b, pairs[i].words * 8, 8, "b's root");
+            if (checker.ok()) equal[i] = std::memcmp(pairs[i].a, pairs[i].b, pairs[i].words * 8) == 0 ? 1 : 0;
+        }
+    });
+}
+
 }  // namespace
 
-const DeviceTreeKernels kTree = {
-    .build_scratch = tree_scratch, .build = build, .walk_scratch = walk_scratch, .walk = walk};
+const DeviceTreeKernels kTree = {.build_scratch = tree_scratch,
+                                 .build = build,
+                                 .walk_scratch = walk_scratch,
+                                 .walk = walk,
+                                 .equal_roots = equal_roots};
 
 }  // namespace twinrun::fake
