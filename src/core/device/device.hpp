@@ -143,8 +143,8 @@ class DeviceMemory {
     std::size_t bytes_ = 0;
 };
 
-// Blocks the thread until the device has reached the event. Asks for it first, for as long as it may
-// take to wake a thread that sleeps.
+// Blocks the thread until the device has reached the event. It asks first, for somewhat longer than
+// a thread that sleeps takes to wake up.
 Result<> wait_soon(int device, EventHandle event);
 
 // A stream of our own and events, owned.
