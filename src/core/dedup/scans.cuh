@@ -1,9 +1,9 @@
 // Private to dedup_cuda.cu: sums over marks, and heads of runs.
 //
-// Items are looked at in tiles, a block of threads each. One kernel writes what each tile makes. The
-// next one adds up the tiles before its own, which are few, and goes on within it. These are the
-// kernels that make and use the items. A scan of a library is two launches more, and its kernels
-// wait for shared memory while chunks are hashed.
+// Items are looked at in tiles, a block of threads each. One kernel writes what each tile makes.
+// The next one adds up the tiles before its own, which are few, and goes on within it. These are
+// the kernels that make and use the items. A scan of a library is two launches more, and its
+// kernels wait for shared memory while chunks are hashed.
 #pragma once
 
 #include <algorithm>
