@@ -47,15 +47,16 @@ class SketchPairs {
         if (a.field_.chunks() >> 32 != 0)
             return Error{ErrorCode::unsupported, "a field of more than 2^32 chunks: use larger ones"};
         pairs_.push_back({number, &a, &b, proof, digests_decide(a.field_, rule)});
+        list_bytes_ +=
+            device_aligned(a.field_.chunks() * sizeof(std::uint32_t)) + device_aligned(a.field_.chunks());
         return success();
     }
-    [[nodiscard]] bool is_full() const {
-        return pairs_.size() >= kGroupPairs || list_bytes(pairs_) >= kGroupBytes;
-    }
+    [[nodiscard]] bool is_full() const { return pairs_.size() >= kGroupPairs || list_bytes_ >= kGroupBytes; }
     [[nodiscard]] bool is_empty() const { return pairs_.empty(); }
 
     // found: of all pairs of the call, by their numbers.
     Result<> finish(std::vector<SketchComparison>& found) {
+        list_bytes_ = 0;
         TWR_TRY(auto workspace, DeviceWorkspaces::builds().lease(pairs_.front().a->device()));
         for (const Pair& pair : pairs_) {
             SketchComparison& of = found[pair.number];
@@ -84,12 +85,6 @@ class SketchPairs {
         std::uint64_t flagged = 0;
         [[nodiscard]] std::uint64_t chunks() const { return a->field_.chunks(); }
     };
-    static std::size_t list_bytes(const std::vector<Pair>& pairs) {
-        std::size_t bytes = 0;
-        for (const Pair& pair : pairs)
-            bytes += device_aligned(pair.chunks() * sizeof(std::uint32_t)) + device_aligned(pair.chunks());
-        return bytes;
-    }
     template <class T>
     static const T* address(const DeviceSketch& sketch, std::size_t at) {
         return reinterpret_cast<const T*>(sketch.memory_->workspace->device_memory() + at);
@@ -237,6 +232,7 @@ class SketchPairs {
 
     const Tables tables_;
     std::vector<Pair> pairs_;
+    std::size_t list_bytes_ = 0;  // what their lists of chunks may take
 };
 
 Result<std::vector<SketchComparison>> DeviceSketch::compare(std::span<const DeviceSketch* const> a,
