@@ -119,8 +119,9 @@ def _is_alone(what: object) -> bool:
     """Whether this is one array, of a kind that the core takes as a list of one."""
     if type(what) is np.ndarray:
         return what.dtype.kind in "biufc"
-    torch = sys.modules.get("torch")
-    return torch is not None and type(what) in (torch.Tensor, torch.nn.Parameter)
+    torch = sys.modules.get("torch")  # another thread may be loading it
+    parameter = getattr(getattr(torch, "nn", None), "Parameter", None)
+    return type(what) in (getattr(torch, "Tensor", None), parameter)
 
 
 def _listed(what: object) -> object:

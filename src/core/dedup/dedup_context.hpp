@@ -2,8 +2,6 @@
 // and counts that kernels make.
 #pragma once
 
-#include <algorithm>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -32,9 +30,10 @@ struct DedupContext {
     static constexpr std::size_t kStateAt = 256;
     static constexpr std::size_t kUsesAt = 512;
     static constexpr std::size_t kControlBytes = kUsesAt + 256 * sizeof(unsigned long long);
+    static_assert(sizeof(DedupCounts) <= kStateAt && kStateAt + 2 * sizeof(DeviceJoinState) <= kUsesAt);
 
     DedupContext(int on_device, const DedupOptions& given, const DeviceDedupKernels& with,
-                 DeviceStream to_hash, DeviceStream to_look, DeviceStream to_work, DeviceStream to_copy)
+                 DeviceStream to_hash, DeviceStream to_count, DeviceStream to_work, DeviceStream to_copy)
         : device(on_device),
           options(given),
           chunk(given.chunk_bytes),
@@ -42,7 +41,7 @@ struct DedupContext {
           kernels(with),
           mask(hash_mask(given.hash_bits)),
           hashing(std::move(to_hash)),
-          looking(std::move(to_look)),
+          counting(std::move(to_count)),
           working(std::move(to_work)),
           copying(std::move(to_copy)) {}
     DedupContext(const DedupContext&) = delete;
@@ -67,7 +66,7 @@ struct DedupContext {
     // Waits for all streams: afterwards no work of ours reads the image or writes. A stream that
     // fails is passed over, since this is called after errors too.
     void settle() {
-        for (DeviceStream* stream : {&hashing, &looking, &working, &copying})
+        for (DeviceStream* stream : {&hashing, &counting, &working, &copying})
             static_cast<void>(runtime.wait_stream(device, stream->get()));
     }
 
@@ -105,12 +104,12 @@ struct DedupContext {
     const DeviceDedupKernels& kernels;
     const ChunkHash mask;
     DeviceMemory control;
-    DeviceMemory control_host;  // the copy of control
+    DeviceMemory control_host;  // counts and uses, as in control
     std::uint64_t joined = 0;   // slices
     DeviceEvent counted;
     // Last, so that streams end before memory is given back.
     DeviceStream hashing;
-    DeviceStream looking;  // at how many chunks changed, while others are hashed
+    DeviceStream counting;  // at how many chunks changed, while others are hashed
     DeviceStream working;
     DeviceStream copying;
 };

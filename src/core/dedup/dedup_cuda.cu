@@ -48,7 +48,7 @@ DeviceStatus fit(int device, unsigned threads, std::size_t shared, int most, uns
 // Of one multiprocessor. More of them ask for more bytes at once than the memory needs to be busy:
 // then all that runs beside them waits for its own.
 constexpr int kMostHashBlocks = 2;
-constexpr int kMostLargeBlocks = 16;
+constexpr int kAllBlocks = 1 << 16;
 unsigned grid_for(std::uint64_t work, unsigned each, unsigned most = 0x7FFFFFFF) {
     return static_cast<unsigned>(std::min<std::uint64_t>((work + each - 1) / each, most));
 }
@@ -86,7 +86,7 @@ DeviceStatus launch_hashes(int device, const HashLaunch& launch, std::uint32_t f
         default: break;
     }
     unsigned blocks = 0;
-    if (const DeviceStatus status = fit<hash_large>(device, kSimpleThreads, 0, kMostLargeBlocks, &blocks);
+    if (const DeviceStatus status = fit<hash_large>(device, kSimpleThreads, 0, kAllBlocks, &blocks);
         status.failed)
         return status;
     if (launch.words != nullptr)

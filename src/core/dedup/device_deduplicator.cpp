@@ -1,8 +1,9 @@
 // Chunks in device memory.
 //
-// Three streams: one hashes slices, a second brings what changed in one of them from hashes to a
-// consolidated difference, a third copies that to the host. While the host waits for one slice's
-// counts, the next one is being hashed, and while a difference travels, later slices are worked on.
+// Four streams: one hashes slices, some ahead; a second tells the host how much changed in them; a
+// third brings that from hashes to a consolidated difference; a fourth copies that to the host.
+// While the host waits for one slice, the next ones are being hashed, and while a difference
+// travels, later slices are worked on.
 #include <algorithm>
 #include <bit>
 #include <memory>
@@ -84,11 +85,12 @@ class DeviceDeduplicator final : public BaseDeduplicator {
         for (std::size_t i = 0; i < image_.slices().size();) {
             TWR_CHECK(image_.hash_ahead(i));
             TWR_CHECK(hand_out_until(step, [&] { return image_.is_hashed(i); }));
-            // Several slices are taken at once only where that changes nothing: no entry leaves the
-            // table on account of them.
-            TWR_TRY(const LookedAt looked, image_.look(i, c.looks_up() ? table_.room() : ~std::uint64_t{0}));
-            if (looked.changed != 0) TWR_CHECK(take_slice(step, looked));
-            i = looked.next;
+            // Several slices are taken at once only where that changes no result: no entry leaves
+            // the table on account of them. The table may grow somewhat earlier.
+            TWR_TRY(const HashedSlices hashed,
+                    image_.take_hashed(i, c.looks_up() ? table_.room() : ~std::uint64_t{0}));
+            if (hashed.changed != 0) TWR_CHECK(take_slice(step, hashed));
+            i = hashed.next;
         }
         outcome.content.resize(image_.segments());
         TWR_CHECK(image_.fetch_content(outcome.content));
@@ -124,10 +126,10 @@ class DeviceDeduplicator final : public BaseDeduplicator {
         return success();
     }
 
-    Result<> take_slice(DeviceStep& step, const LookedAt& looked) {
+    Result<> take_slice(DeviceStep& step, const HashedSlices& hashed) {
         DedupContext& c = *context_;
-        const ImageSlice& of = looked.slice;
-        const std::uint32_t count = looked.changed;
+        const ImageSlice& of = hashed.slice;
+        const std::uint32_t count = hashed.changed;
         step.outcome.changed += count;
         TWR_CHECK(reserve_work(count));
         const DeviceDedupSlice slice = image_.for_kernels(of);
@@ -350,11 +352,11 @@ Result<std::unique_ptr<Deduplicator>> make_device_deduplicator(int device, const
     }
     try {
         TWR_TRY(DeviceStream hashing, DeviceStream::create(device));
-        TWR_TRY(DeviceStream looking, DeviceStream::create(device));
+        TWR_TRY(DeviceStream counting, DeviceStream::create(device));
         TWR_TRY(DeviceStream working, DeviceStream::create(device));
         TWR_TRY(DeviceStream copying, DeviceStream::create(device));
         auto made = std::make_unique<DeviceDeduplicator>(
-            std::make_unique<DedupContext>(device, options, *kernels, std::move(hashing), std::move(looking),
+            std::make_unique<DedupContext>(device, options, *kernels, std::move(hashing), std::move(counting),
                                            std::move(working), std::move(copying)));
         TWR_CHECK(made->prepare());
         return std::unique_ptr<Deduplicator>(std::move(made));

@@ -214,8 +214,12 @@ Result<> DeviceImage::reserve_marks() {
     TWR_CHECK(scratch_.reserve(c.device, c.kernels.scan_scratch(together * group_words)));
     TWR_CHECK(counts_.reserve(c.device, count_bytes));
     TWR_CHECK(counts_host_.reserve(kHostMemory, count_bytes));
-    while (hashed_.size() < slices_.size())
-        TWR_CHECK(hashed_.emplace_back().make(c.device));
+    while (hashed_.size() < slices_.size()) {
+        if (Result<> made = hashed_.emplace_back().make(c.device); !made) {
+            hashed_.pop_back();
+            return made;
+        }
+    }
     asked_ = 0;
     return c.fill(counts_.data(), 0, count_bytes, c.hashing);
 }
@@ -247,15 +251,15 @@ Result<> DeviceImage::hash_ahead(std::size_t of_slice) {
         DeviceDedupSlice of = for_kernels(slices_[i]);
         of.changed = changed_at(i);
         TWR_CHECK(to_result(c.kernels.find_changed(c.device, of, c.hashing.get())));
-        TWR_CHECK(c.looking.follow(c.hashing.get()));
+        TWR_CHECK(c.counting.follow(c.hashing.get()));
         TWR_CHECK(
-            to_result(c.kernels.report(c.device, changed_on_host(i), changed_at(i), 1, c.looking.get())));
-        TWR_CHECK(hashed_[i].record(c.looking.get()));
+            to_result(c.kernels.report(c.device, changed_on_host(i), changed_at(i), 1, c.counting.get())));
+        TWR_CHECK(hashed_[i].record(c.counting.get()));
     }
     return success();
 }
 
-Result<LookedAt> DeviceImage::look(std::size_t i, std::uint64_t room) {
+Result<HashedSlices> DeviceImage::take_hashed(std::size_t i, std::uint64_t room) {
     TWR_CHECK(hashed_[i].wait_soon());
     std::size_t hashed = i + 1;
     if (context_.options.method != RecordMethod::tree) {
@@ -265,7 +269,7 @@ Result<LookedAt> DeviceImage::look(std::size_t i, std::uint64_t room) {
             ++hashed;
         }
     }
-    LookedAt found{slices_[i], *changed_on_host(i), i + 1};
+    HashedSlices found{slices_[i], *changed_on_host(i), i + 1};
     room = std::min(room, slice_chunks());
     for (; found.next < hashed; ++found.next) {
         const std::uint32_t changed = *changed_on_host(found.next);

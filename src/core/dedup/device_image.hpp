@@ -30,8 +30,8 @@ struct ImageSlice {
     std::size_t part = 0;
     std::size_t part_count = 0;
 };
-// Slices that lie side by side, and were looked at. `next` is the number of the slice behind them.
-struct LookedAt {
+// Slices that lie side by side, and are hashed. `next` is the number of the slice behind them.
+struct HashedSlices {
     ImageSlice slice;
     std::uint32_t changed = 0;  // chunks
     std::size_t next = 0;
@@ -40,8 +40,8 @@ struct LookedAt {
 // Not thread-safe. Errors: names that repeat and images that are too large
 // (invalid_argument), segments with a bound (unsupported), and the device's.
 //
-// A step begins with begin(). Then come look(0), look(its `next`), … and list_changed of each.
-// hash_ahead(i) comes before look(i).
+// A step begins with begin(). Then come take_hashed(0), take_hashed(its `next`), … and list_changed
+// of each. hash_ahead(i) comes before take_hashed(i).
 class DeviceImage {
    public:
     explicit DeviceImage(DedupContext& context) : context_(context) {}
@@ -77,7 +77,7 @@ class DeviceImage {
     // Waits until slice i is hashed. Others that are too, next to it, are taken with it, as long as
     // no more than `room` of their chunks changed, and no more than a slice has. Not for the method
     // `tree`, of which each slice is a tree.
-    Result<LookedAt> look(std::size_t i, std::uint64_t room);
+    Result<HashedSlices> take_hashed(std::size_t i, std::uint64_t room);
     // Writes the numbers of the changed chunks to device memory, in the stream `working`.
     Result<> list_changed(const ImageSlice& slice, std::uint32_t* changed);
     // Copies the checksums of the segments' content in the stream `hashing`, which the caller waits

@@ -3,8 +3,8 @@
 // A warp takes 32 chunks (64 of 64 bytes, 128 of 32), a lane one of them, and they come through
 // shared memory, 4 KiB at a time and two steps ahead (cp.async): all reads are whole lines, and a
 // chunk's hash needs no exchange between lanes. Where chunks are so large that a slice has few of
-// them, a warp takes one. What changed becomes marks, and a scan of their numbers a list in order,
-// with no atomic operation on a counter: results are the same from run to run.
+// them, a warp takes one. What changed becomes marks, and sums of them a list in order. No place in
+// it comes from an atomic operation: results are the same from run to run.
 #pragma once
 
 #include <cstddef>
@@ -419,7 +419,7 @@ __global__ void __launch_bounds__(kSimpleThreads)
     count_marks(const std::uint32_t* words, std::uint32_t count, std::uint32_t* tiles) {
     std::uint32_t marks = 0;
 #pragma unroll
-    for (unsigned r = 0; r < 2; ++r) {
+    for (unsigned r = 0; r < WordTile::kRounds; ++r) {
         const std::uint32_t i = WordTile::item(r);
         if (i < count) marks += static_cast<unsigned>(__popc(words[i]));
     }
@@ -431,10 +431,10 @@ __global__ void __launch_bounds__(kSimpleThreads)
     list_marks(DeviceDedupSlice slice, std::uint32_t words, std::uint32_t per_group,
                const std::uint32_t* tiles, std::uint32_t* changed) {
     const std::uint32_t lane = threadIdx.x % 32;
-    std::uint32_t marks[2];
+    std::uint32_t marks[WordTile::kRounds];
     std::uint32_t in_warp = 0;
 #pragma unroll
-    for (unsigned r = 0; r < 2; ++r) {
+    for (unsigned r = 0; r < WordTile::kRounds; ++r) {
         const std::uint32_t i = WordTile::item(r);
         marks[r] = i < words ? slice.words[slice.first_group * per_group + i] : 0;
         in_warp += static_cast<unsigned>(__popc(marks[r]));
@@ -443,7 +443,7 @@ __global__ void __launch_bounds__(kSimpleThreads)
     const std::uint32_t tiles_before = sum_of_tiles_before(tiles);
     std::uint32_t round_at = tiles_before + sum_of_warps_before(in_warp);
 #pragma unroll
-    for (unsigned r = 0; r < 2; ++r) {
+    for (unsigned r = 0; r < WordTile::kRounds; ++r) {
         const auto own = static_cast<unsigned>(__popc(marks[r]));
         std::uint32_t up_to_here = own;
 #pragma unroll

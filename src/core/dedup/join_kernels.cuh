@@ -171,9 +171,9 @@ constexpr std::uint8_t kNoRegion = 0xFF;
 
 // For each changed chunk that begins a region: the levels above it. tiles: how many do.
 __global__ void __launch_bounds__(kSimpleThreads) find_regions(DeviceTreeJoin what, std::uint32_t* tiles) {
-    MarksOfWarp<4> begins;
+    MarksOfWarp<ChunkTile> begins;
 #pragma unroll 1
-    for (unsigned r = 0; r < 4; ++r) {
+    for (unsigned r = 0; r < ChunkTile::kRounds; ++r) {
         const std::uint32_t j = ChunkTile::item(r);
         std::uint8_t level = kNoRegion;
         if (j < what.count) {
@@ -197,10 +197,10 @@ __global__ void __launch_bounds__(kSimpleThreads) find_regions(DeviceTreeJoin wh
 }
 __global__ void __launch_bounds__(kSimpleThreads)
     write_regions(DeviceTreeJoin what, const std::uint32_t* tiles) {
-    std::uint8_t levels[4];
-    MarksOfWarp<4> begins;
+    std::uint8_t levels[ChunkTile::kRounds];
+    MarksOfWarp<ChunkTile> begins;
 #pragma unroll
-    for (unsigned r = 0; r < 4; ++r) {
+    for (unsigned r = 0; r < ChunkTile::kRounds; ++r) {
         const std::uint32_t j = ChunkTile::item(r);
         levels[r] = j < what.count ? what.levels[j] : kNoRegion;
         begins.marks[r] = warp::ballot(levels[r] != kNoRegion);
@@ -208,7 +208,7 @@ __global__ void __launch_bounds__(kSimpleThreads)
     const std::uint32_t tiles_before = sum_of_tiles_before(tiles);
     const std::uint32_t before = tiles_before + sum_of_warps_before(begins.count());
 #pragma unroll
-    for (unsigned r = 0; r < 4; ++r) {
+    for (unsigned r = 0; r < ChunkTile::kRounds; ++r) {
         if (!begins.has(r)) continue;
         const std::uint32_t begin = what.changed[ChunkTile::item(r)];
         const std::uint64_t node = (what.width + begin) >> levels[r];

@@ -23,6 +23,7 @@ constexpr unsigned kTileWarps = kSimpleThreads / 32;
 // The items of a tile: each warp has Rounds * 32 in a row, and a lane one of each 32.
 template <unsigned Rounds>
 struct Tile {
+    static constexpr unsigned kRounds = Rounds;
     static constexpr std::uint32_t kItems = kSimpleThreads * Rounds;
     __device__ static std::uint32_t item(unsigned round) {
         return blockIdx.x * kItems + (threadIdx.x / 32 * Rounds + round) * 32 + threadIdx.x % 32;
@@ -63,15 +64,16 @@ __device__ inline std::uint32_t sum_of_tiles_before(const std::uint32_t* tiles) 
         sum += tiles[t];
     return sum_of_warps(warp::sum(sum));
 }
-// Marks of lanes, of each round: how many of the warp's own there are before the caller's, and how
-// many in all.
-template <unsigned Rounds>
+// Marks of lanes, of each round of a tile: how many of the warp's own there are before the
+// caller's, and how many in all.
+template <class Of>
 struct MarksOfWarp {
-    unsigned marks[Rounds];
+    static constexpr unsigned kRounds = Of::kRounds;
+    unsigned marks[kRounds];
     __device__ std::uint32_t count() const {
         std::uint32_t sum = 0;
 #pragma unroll
-        for (unsigned r = 0; r < Rounds; ++r)
+        for (unsigned r = 0; r < kRounds; ++r)
             sum += static_cast<unsigned>(__popc(marks[r]));
         return sum;
     }
@@ -79,7 +81,7 @@ struct MarksOfWarp {
     __device__ std::uint32_t before(unsigned round) const {
         std::uint32_t sum = 0;
 #pragma unroll
-        for (unsigned r = 0; r < Rounds; ++r)
+        for (unsigned r = 0; r < kRounds; ++r)
             sum += r < round ? static_cast<unsigned>(__popc(marks[r])) : 0;
         return sum + static_cast<unsigned>(__popc(marks[round] & ((1U << threadIdx.x % 32) - 1)));
     }

@@ -155,9 +155,9 @@ __global__ void __launch_bounds__(kSimpleThreads) enter_changed(DeviceLookUp wha
 // The smallest Location of each chunk; a new one is its own. tiles: how many are.
 __global__ void __launch_bounds__(kSimpleThreads) see_smallest(DeviceLookUp what, std::uint32_t* tiles) {
     const Location first_unplaced = location_of(what.ordinal, kUnplaced);
-    MarksOfWarp<4> fresh;
+    MarksOfWarp<ChunkTile> fresh;
 #pragma unroll
-    for (unsigned r = 0; r < 4; ++r) {
+    for (unsigned r = 0; r < ChunkTile::kRounds; ++r) {
         const std::uint64_t j = std::uint64_t{what.begin} + ChunkTile::item(r);
         Location source = 0;
         if (j < what.end) {
@@ -175,16 +175,16 @@ __global__ void __launch_bounds__(kSimpleThreads) see_smallest(DeviceLookUp what
 // New chunks get their places in the payload.
 __global__ void __launch_bounds__(kSimpleThreads) place_fresh(DeviceLookUp what, const std::uint32_t* tiles) {
     const Location first_unplaced = location_of(what.ordinal, kUnplaced);
-    MarksOfWarp<4> fresh;
+    MarksOfWarp<ChunkTile> fresh;
 #pragma unroll
-    for (unsigned r = 0; r < 4; ++r) {
+    for (unsigned r = 0; r < ChunkTile::kRounds; ++r) {
         const std::uint64_t j = std::uint64_t{what.begin} + ChunkTile::item(r);
         fresh.marks[r] = warp::ballot(j < what.end && what.sources[j] == first_unplaced + j);
     }
     const std::uint32_t tiles_before = sum_of_tiles_before(tiles);
     const std::uint32_t before = tiles_before + sum_of_warps_before(fresh.count());
 #pragma unroll
-    for (unsigned r = 0; r < 4; ++r) {
+    for (unsigned r = 0; r < ChunkTile::kRounds; ++r) {
         if (!fresh.has(r)) continue;
         const std::uint64_t j = std::uint64_t{what.begin} + ChunkTile::item(r);
         const std::uint32_t place = before + fresh.before(r);

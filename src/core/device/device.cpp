@@ -199,12 +199,12 @@ Result<> DeviceStream::wait_soon() {
 }
 
 Result<> wait_soon(int device, EventHandle event) {
-    constexpr int kAskedFirst = 2000;  // 0.5 to 2 ms
-    for (int asked = 0; asked < kAskedFirst; ++asked) {
+    const auto until = std::chrono::steady_clock::now() + kAskedFor;
+    do {
         bool is_done = false;
         TWR_CHECK(to_result(device_runtime()->event_done(device, event, &is_done)));
         if (is_done) return success();
-    }
+    } while (std::chrono::steady_clock::now() < until);
     return to_result(device_runtime()->wait_event(device, event));
 }
 

@@ -45,7 +45,8 @@ Result<std::vector<Run>> merge(std::uint32_t ordinal, std::uint64_t chunks, std:
     for (std::size_t f = 0, c = 0; f < fresh.size() || c < copies.size();) {
         const bool is_fresh = c == copies.size() || (f < fresh.size() && fresh[f].begin < copies[c].begin);
         const Entry& entry = is_fresh ? fresh[f++] : copies[c++];
-        if (entry.begin < end || entry.count > chunks - entry.begin || entry.begin > chunks)
+        if (entry.begin < end || entry.count > chunks - entry.begin || entry.begin > chunks ||
+            entry.count > Run::kMostCount)
             return damaged_entries("chunk " + std::to_string(entry.begin) +
                                    " is out of order or out of the image");
         end = entry.begin + entry.count;
@@ -397,7 +398,7 @@ Result<std::vector<Run>> decode_runs(std::uint32_t ordinal, std::uint64_t chunks
         const std::uint64_t more = kind == kOnePayload ? 0 : columns[1].get();
         const std::uint64_t gap = head >> 2;
         if (columns[0].failed() || columns[1].failed()) return damaged_entries("a column ends early");
-        if (end > chunks || gap > chunks - end || more >= chunks - end - gap)
+        if (end > chunks || gap > chunks - end || more >= chunks - end - gap || more >= Run::kMostCount)
             return damaged_entries("a run passes the end of the image");
         Run run{end + gap, more + 1, 0, kind == kRepeat};
         end = run.begin + run.count;

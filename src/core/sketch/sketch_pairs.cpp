@@ -1,9 +1,12 @@
 // Comparison of sketches in device memory, many pairs at a time.
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <map>
 #include <new>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "device/device_workspace.hpp"
 #include "sketch/device_batch.hpp"
@@ -83,6 +86,7 @@ class SketchPairs {
         std::size_t flagged_at = 0;  // in device memory
         std::size_t proven_at = 0;
         std::uint64_t flagged = 0;
+        bool is_equal = false;
         [[nodiscard]] std::uint64_t chunks() const { return a->field_.chunks(); }
     };
     template <class T>
@@ -117,7 +121,9 @@ class SketchPairs {
         TWR_CHECK(copy(workspace, workspace.host_memory() + equal_at, equal, roots.size()));
         TWR_CHECK(workspace.stream().wait_soon());
         const auto* is_equal = reinterpret_cast<const std::uint8_t*>(workspace.host_memory() + equal_at);
-        std::erase_if(pairs_, [&](const Pair& pair) { return pair.proof.by_tree() && *is_equal++ != 0; });
+        for (Pair& pair : pairs_)
+            pair.is_equal = pair.proof.by_tree() && *is_equal++ != 0;
+        std::erase_if(pairs_, [](const Pair& pair) { return pair.is_equal; });
         return success();
     }
 

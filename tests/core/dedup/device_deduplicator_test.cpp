@@ -653,11 +653,39 @@ TEST(DeviceDedup, SlicesThatAreHashedAreTakenTogether) {
         if (i == 0) {
             EXPECT_EQ(joined, kSlices);  // no more changed chunks at once than a slice has
         } else {
-            EXPECT_GT(joined, kSlices / 64);
-            EXPECT_LT(joined, kSlices / 4);
+            EXPECT_GE(joined, kSlices / 16);
+            EXPECT_LT(joined, kSlices * 3 / 4);
         }
-        for (std::size_t at = 0; at + 3000 < bytes.size(); at += 30'000)
-            randomize(bytes.data() + at, 700, random);
+        for (std::size_t slice = 0; slice < kSlices; ++slice)  // a chunk of each
+            randomize(bytes.data() + (slice * 16 + random() % 16) * options.chunk_bytes, 8, random);
+    }
+}
+
+// Work is divided into tiles; here there are more of them than a block has threads.
+TEST(DeviceDedup, ManyTilesAtOnce) {
+    TWR_TEST_DEVICE(device);
+    std::mt19937_64 random(12);
+    for (const RecordMethod method : {RecordMethod::runs, RecordMethod::tree, RecordMethod::list}) {
+        DedupOptions options;
+        options.method = method;
+        options.chunk_bytes = 32;
+        Twins twins(device, options);
+        ASSERT_TRUE(twins.ok());
+        Image image = {{"a", random_bytes(std::size_t{16} << 20, random)}};
+        twins.step(0, image);
+        randomize(image[0].bytes.data(), image[0].bytes.size(), random);  // all of it
+        twins.step(1, image);
+        if (HasFailure()) return;
+        // Runs that cross tiles, chunks that repeat, and copies of what lies far away.
+        Bytes& bytes = image[0].bytes;
+        const Bytes before = bytes;
+        for (std::size_t at = 0; at + 100'000 < bytes.size(); at += 131'072) {
+            std::copy_n(before.begin() + static_cast<std::ptrdiff_t>(bytes.size() - at - 100'000), 90'016,
+                        bytes.begin() + static_cast<std::ptrdiff_t>(at));
+            std::fill_n(bytes.begin() + static_cast<std::ptrdiff_t>(at + 90'016), 9'984, std::byte{7});
+        }
+        twins.step(2, image);
+        if (HasFailure()) return;
     }
 }
 
@@ -898,7 +926,19 @@ TEST(DeviceDedupFaults, AnErrorIsTheLibrarysAndLeavesNothing) {
                 TWR_CHECK(to_result(device_runtime()->wait_stream(0, nullptr)));
                 const auto expected = host->step(i, on_host(image), a);
                 const auto found = made->step(i, segments, b);
-                if (!found) return found.error();
+                if (!found) {
+                    // One step is lost, and the next one stands alone, unless the library fails again
+                    // or the device is lost.
+                    const std::uint64_t failed = fake->failed();
+                    Sink c;
+                    const auto again = made->step(i + 100, segments, c);
+                    if (again.ok()) {
+                        EXPECT_EQ(again->base, kNoBase);
+                    } else if (again.error().message.find("is lost") == std::string::npos) {
+                        EXPECT_GT(fake->failed(), failed) << again.error().message;
+                    }
+                    return found.error();
+                }
                 EXPECT_TRUE(expected.ok());
                 EXPECT_EQ(found->runs, expected->runs);
                 EXPECT_EQ(found->content, expected->content);

@@ -245,6 +245,20 @@ TEST(DeviceHostSketches, DevicesSayTheSameOfWhatIsBroughtThere) {
         DeviceSketch::compare(all_a, all_b, std::vector<DifferenceRule>(rules.size(), {{1e-9, 0}, true}));
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.error().code, ErrorCode::mismatch);
+    EXPECT_NE(refused.error().message.find("field '" + all_a[0]->field().name + "'"), std::string::npos);
+    // More than wait for the device at once.
+    std::vector<const DeviceSketch*> many_a;
+    std::vector<const DeviceSketch*> many_b;
+    while (many_a.size() < 20'000) {
+        many_a.insert(many_a.end(), all_a.begin(), all_a.end());
+        many_b.insert(many_b.end(), all_b.begin(), all_b.end());
+    }
+    const auto many = DeviceSketch::compare(many_a, many_b, std::vector<DifferenceRule>(many_a.size(), rule));
+    ASSERT_TRUE(many) << many.error().message;
+    for (std::size_t i = 0; i < many->size(); ++i) {
+        ASSERT_EQ((*many)[i].open, (*together)[i % all_a.size()].open) << i;
+        ASSERT_EQ((*many)[i].by_tree, (*together)[i % all_a.size()].by_tree) << i;
+    }
     built.pop_back();
     EXPECT_FALSE(DeviceSketch::upload(fields, built, usable.front()));
     fields.pop_back();
