@@ -26,6 +26,23 @@ struct FakeDeviceControl {
     // Names of the functions that can fail, up to null.
     const char* const* functions;
     void (*held)(FakeDeviceHeld* held);
+    // From now on one of so many events is done when it is asked for the first time; 0: none is.
+    void (*work_ahead)(unsigned every);
+};
+
+// Every third event is done when it is asked for the first time, as long as this lives and the fake device is in use.
+class DeviceWorksAhead {
+   public:
+    DeviceWorksAhead() { set(3); }
+    ~DeviceWorksAhead() { set(0); }
+    DeviceWorksAhead(const DeviceWorksAhead&) = delete;
+    DeviceWorksAhead& operator=(const DeviceWorksAhead&) = delete;
+
+   private:
+    static void set(unsigned every) {
+        const auto* const fake = static_cast<const FakeDeviceControl*>(device_table("fake"));
+        if (fake != nullptr) fake->work_ahead(every);
+    }
 };
 
 // Null: another library is in use, or none.

@@ -257,6 +257,7 @@ class Twins {
 
     int device_;
     DedupOptions options_;
+    const testing::DeviceWorksAhead ahead_;  // slices are taken together
     std::unique_ptr<Deduplicator> host_;
     std::unique_ptr<Deduplicator> deduplicator_;
     std::map<std::uint32_t, Bytes> payload_;
@@ -629,6 +630,7 @@ TEST(DeviceDedup, AllZerosAreOneRunAfterTheFirstChunk) {
 TEST(DeviceDedup, SlicesThatAreHashedAreTakenTogether) {
     TWR_FAKE_DEVICE(fake);
     TWR_TEST_DEVICE(device);
+    const testing::DeviceWorksAhead ahead;
     DedupOptions options;
     options.slice_chunks = 16;
     constexpr std::size_t kSlices = 400;  // more than share their numbers

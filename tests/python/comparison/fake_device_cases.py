@@ -163,7 +163,7 @@ def test_first_places_of_columns_are_those_of_rows(begun: list[int]) -> None:
     assert outcome(twinrun.compare, a, b) == outcome(one_by_one, a, b)
 
 
-@pytest.mark.parametrize("function", ["any", "compare", "copy", "record", "wait_event", "allocate"])
+@pytest.mark.parametrize("function", ["any", "compare", "copy", "record", "event_done", "allocate"])
 def test_a_call_that_fails_changes_no_result(function: str, begun: list[int]) -> None:
     a, b = state(300), state(300, add_one)
     want = outcome(one_by_one, a, b)
@@ -474,16 +474,20 @@ def test_what_must_be_looked_at_again_is_not_left() -> None:
     )
 
 
-@pytest.mark.parametrize("function", ["wait_event", "elapsed", "event_done"])
+def test_a_device_that_cannot_say_whether_it_is_done_is_waited_for() -> None:
+    result = twinrun.compare(state(200), state(200), wait=False)
+    assert type(result) is Pending
+    fake_device.fail("event_done:1:io")
+    result.done()
+    assert result.same
+
+
+@pytest.mark.parametrize("function", ["event_done", "elapsed"])
 def test_what_a_device_could_not_do_is_an_error_each_time(function: str) -> None:
     a, b = state(200), state(200)
     result = twinrun.compare(a, b, wait=False)
     assert type(result) is Pending
     fake_device.fail(f"{function}:1:io")
-    if function == "event_done":
-        result.done()
-        assert result.same
-        return
     for _ in range(2):
         with pytest.raises(TwinrunError, match="fake device"):
             result.verdict  # noqa: B018

@@ -30,8 +30,12 @@ void held_now(twinrun::testing::FakeDeviceHeld* held) {
     const Lock lock(lock_of_all);
     *held = {block_count(), stream_count(), event_count()};
 }
-const twinrun::testing::FakeDeviceControl kControl = {
-    .fail = set_fault, .failed = failed_calls, .calls = calls_of, .functions = kNames, .held = held_now};
+const twinrun::testing::FakeDeviceControl kControl = {.fail = set_fault,
+                                                      .failed = failed_calls,
+                                                      .calls = calls_of,
+                                                      .functions = kNames,
+                                                      .held = held_now,
+                                                      .work_ahead = work_ahead};
 
 }  // namespace
 }  // namespace twinrun::fake

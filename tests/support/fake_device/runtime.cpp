@@ -149,14 +149,22 @@ DeviceStatus wait_event(int device, EventHandle event) {
     finish(found->second->mark);
     return after_waiting(device);
 }
-// A device works on while nobody waits for it: who asks again finds it done, and in one of three cases
-// who asks for the first time.
+unsigned asked_ahead = 0;
+
+}  // namespace
+
+void work_ahead(unsigned every) { asked_ahead = every; }
+
+namespace {
+
+// A device works on while nobody waits for it: who asks again finds it done, and with work_ahead() in some cases who asks for the
+// first time.
 DeviceStatus event_done(int device, EventHandle event, bool* done) {
     FAKE_ENTER(kEventDone, device);
     const auto found = events.find(event);
     if (found == events.end()) return failure(ErrorCode::internal, device, "no such event");
     static unsigned asked = 0;
-    if (++asked % 3 == 0) finish(found->second->mark);
+    if (asked_ahead != 0 && ++asked % asked_ahead == 0) finish(found->second->mark);
     *done = found->second->mark->stream == nullptr;
     finish(found->second->mark);
     return after_waiting(device);

@@ -23,5 +23,7 @@ extern const DevicePackKernels kPacking;
 
 // How many events there are.
 std::uint64_t event_count();
+// FakeDeviceControl::work_ahead.
+void work_ahead(unsigned every);
 
 }  // namespace twinrun::fake
