@@ -6,7 +6,6 @@
 // kernels wait for shared memory while chunks are hashed.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -33,8 +32,10 @@ using WordTile = Tile<2>;   // of words of marks
 using ChunkTile = Tile<4>;  // of changed chunks
 constexpr std::uint32_t kSmallestTile = WordTile::kItems;
 
-// The sum of all threads of the block, for each of them. mine: of a warp, for each of its lanes.
-__device__ inline std::uint32_t sum_of_warps(std::uint32_t mine) {
+// For each thread of the block the sum of what those warps have that `counts` says. mine: of the
+// caller's warp, the same for all its lanes.
+template <class Counts>
+__device__ inline std::uint32_t add_warps(std::uint32_t mine, Counts counts) {
     __shared__ std::uint32_t sums[kTileWarps];
     __syncthreads();
     if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = mine;
@@ -42,20 +43,14 @@ __device__ inline std::uint32_t sum_of_warps(std::uint32_t mine) {
     std::uint32_t sum = 0;
 #pragma unroll
     for (unsigned w = 0; w < kTileWarps; ++w)
-        sum += sums[w];
+        sum += counts(w) ? sums[w] : 0;
     return sum;
 }
-// Sums of the warps before the caller's.
+__device__ inline std::uint32_t sum_of_warps(std::uint32_t mine) {
+    return add_warps(mine, [](unsigned) { return true; });
+}
 __device__ inline std::uint32_t sum_of_warps_before(std::uint32_t mine) {
-    __shared__ std::uint32_t sums[kTileWarps];
-    __syncthreads();
-    if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = mine;
-    __syncthreads();
-    std::uint32_t sum = 0;
-#pragma unroll
-    for (unsigned w = 0; w < kTileWarps; ++w)
-        sum += w < threadIdx.x / 32 ? sums[w] : 0;
-    return sum;
+    return add_warps(mine, [](unsigned warp) { return warp < threadIdx.x / 32; });
 }
 // Of the tiles before the block's own.
 __device__ inline std::uint32_t sum_of_tiles_before(const std::uint32_t* tiles) {
