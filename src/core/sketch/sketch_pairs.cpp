@@ -176,9 +176,8 @@ class SketchPairs {
         TWR_CHECK(workspace.reserve_host(end));
         std::byte* const memory = workspace.device_memory();
         std::byte* const host = workspace.host_memory();
-        std::size_t at = device_aligned(numbers_bytes);
         const auto each_list = [&](auto use) -> Result<> {
-            at = device_aligned(numbers_bytes);
+            std::size_t at = device_aligned(numbers_bytes);
             for (std::size_t i = 0; i < pairs_.size(); ++i) {
                 std::byte* const flagged = host + at;
                 at += device_aligned(pairs_[i].flagged * sizeof(std::uint32_t));
