@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <mutex>
+#include <thread>
 
 namespace twinrun {
 
@@ -199,12 +200,15 @@ Result<> DeviceStream::wait_soon() {
 }
 
 Result<> wait_soon(int device, EventHandle event) {
-    const auto until = std::chrono::steady_clock::now() + kAskedFor;
-    do {
+    const auto begin = std::chrono::steady_clock::now();
+    std::chrono::nanoseconds waited{0};
+    while (waited < kAskedAtTimesFor) {
         bool is_done = false;
         TWR_CHECK(to_result(device_runtime()->event_done(device, event, &is_done)));
         if (is_done) return success();
-    } while (std::chrono::steady_clock::now() < until);
+        if (waited >= kAskedFor) std::this_thread::sleep_for(waited / 64);
+        waited = std::chrono::steady_clock::now() - begin;
+    }
     return to_result(device_runtime()->wait_event(device, event));
 }
 

@@ -313,8 +313,8 @@ DeviceStatus compare(int device, const DeviceDifference& what, const DevicePart*
 struct PairsLayout {
     std::uint64_t tiles = 0;
     std::uint64_t marks = 0;
-    std::uint64_t share_tiles = 0;
     std::uint64_t shares = 0;
+    std::uint64_t most_words = 0;  // of marks, of one pair
     std::size_t marks_at = 0;
     std::size_t next_at = 0;
     std::size_t partials_at = 0;
@@ -329,16 +329,11 @@ struct PairsLayout {
         const std::uint64_t chunk = what.chunk_scalars == 0 ? 1 : what.chunk_scalars;
         for (std::size_t i = 0; i < n; ++i) {
             tiles += (part[i].scalars - 1) / tile + 1;
-            marks += marks_of(part[i], chunk);
+            const std::uint64_t own = marks_of(part[i], chunk);
+            marks += own;
+            if (own / sizeof(uint4) > most_words) most_words = own / sizeof(uint4);
         }
-        // So small that the last ones end at nearly the same time, so large that a block's start
-        // does not count.
-        share_tiles = tiles / (std::uint64_t{most_blocks(device)} * kSharesEach);
-        if (share_tiles < kWarps) share_tiles = kWarps;
-        if (share_tiles > kMostShareTiles) share_tiles = kMostShareTiles;
-        share_tiles -= share_tiles % kWarps;
-        for (std::size_t i = 0; i < n; ++i)
-            shares += ((part[i].scalars - 1) / tile) / share_tiles + 1;
+        each_share(device, what, part, n, [&](const Share&) { ++shares; });
         marks_at = device_aligned(n * sizeof(Totals));
         next_at = marks_at + device_aligned(marks);
         partials_at = next_at + device_aligned(sizeof(std::uint32_t));
@@ -346,6 +341,26 @@ struct PairsLayout {
         first_at = device_aligned(n * sizeof(Part));
         shares_at = first_at + device_aligned((n + 1) * sizeof(std::uint32_t));
         tables_bytes = shares_at + device_aligned(shares * sizeof(Share));
+    }
+    // Calls take(share) for each, in order. The first are large, so that a block seldom begins anew;
+    // the last are small, so that all blocks end at nearly the same time.
+    template <typename Take>
+    void each_share(int device, const DeviceDifference& what, const DevicePart* part, std::size_t n,
+                    const Take& take) const {
+        const unsigned tile = tile_of(kind_of(what.scalar));
+        const std::uint64_t parts_of_left = std::uint64_t{most_blocks(device)} * kSharesEach;
+        std::uint64_t at = 0;
+        for (std::size_t i = 0; i < n; ++i) {
+            const std::uint64_t end = at + (part[i].scalars - 1) / tile + 1;
+            while (at != end) {
+                std::uint64_t size = (tiles - at) / parts_of_left / kWarps * kWarps;
+                if (size < kWarps) size = kWarps;
+                if (size > kMostShareTiles) size = kMostShareTiles;
+                if (size + size / 2 >= end - at) size = end - at;
+                take(Share{at, static_cast<std::uint32_t>(size), static_cast<std::uint32_t>(i)});
+                at += size;
+            }
+        }
     }
     // Room for the marks of a part's chunks, in words of 16.
     static std::uint64_t marks_of(const DevicePart& part, std::uint64_t chunk) {
@@ -405,7 +420,6 @@ DeviceStatus put_pairs(int device, const DeviceDifference& what, const DevicePar
     const unsigned tile = tile_of(kind_of(what.scalar));
     std::uint64_t marks = 0;
     std::uint64_t tiles = 0;
-    std::uint32_t shares = 0;
     for (std::size_t i = 0; i < n; ++i) {
         const DevicePart& part = parts[i];
         part_table[i] = {static_cast<const std::byte*>(part.a),
@@ -414,17 +428,16 @@ DeviceStatus put_pairs(int device, const DeviceDifference& what, const DevicePar
                          part.index,
                          tiles,
                          marks};
-        first_share[i] = shares;
-        const std::uint64_t own = (part.scalars - 1) / tile + 1;
-        for (std::uint64_t at = 0; at < own; at += layout.share_tiles) {
-            const std::uint64_t left = own - at;
-            const auto count =
-                static_cast<std::uint32_t>(left < layout.share_tiles ? left : layout.share_tiles);
-            share_table[shares++] = {tiles + at, count, static_cast<std::uint32_t>(i)};
-        }
-        tiles += own;
+        tiles += (part.scalars - 1) / tile + 1;
         marks += PairsLayout::marks_of(part, work.chunk_scalars);
     }
+    std::uint32_t shares = 0;
+    std::size_t begun = 0;
+    layout.each_share(device, what, parts, n, [&](const Share& share) {
+        while (begun <= share.part)
+            first_share[begun++] = shares;
+        share_table[shares++] = share;
+    });
     first_share[n] = shares;
     TWR_GPU(
         cudaMemcpyAsync(area + layout.tables_at, host, layout.tables_bytes, cudaMemcpyHostToDevice, queue));
@@ -455,7 +468,10 @@ DeviceStatus compare_pairs(int device, const DeviceDifference& what, const Devic
     });
     if (status.failed) return status;
     TWR_GPU_LAUNCHED("comparison of pairs of arrays");
-    finish_pairs<<<static_cast<unsigned>(n), kPairThreads, 0, queue>>>(
+    std::uint64_t counters = (layout.most_words - 1) / (std::uint64_t{kPairThreads} * kMarksEach) + 1;
+    if (counters > kMostFinishBlocks / n) counters = n < kMostFinishBlocks ? kMostFinishBlocks / n : 1;
+    const dim3 finishers(static_cast<unsigned>(n), static_cast<unsigned>(counters));
+    finish_pairs<<<finishers, kPairThreads, 0, queue>>>(
         work, reinterpret_cast<const std::uint32_t*>(tables + layout.first_at), results);
     TWR_GPU_LAUNCHED("sums of the comparison of pairs of arrays");
     return {};

@@ -182,11 +182,13 @@ __global__ void __launch_bounds__(kFinishThreads)
     put_together(partials, count, totals, scalars, found, result);
 }
 
-// A block a pair. first_share: the number of each part's first share, and that of all.
+// Column x of the grid's blocks is of pair x: each block counts some of its chunks, and the last one
+// puts the rest together. first_share: the number of each part's first share, and that of all.
 __global__ void __launch_bounds__(kPairThreads)
     finish_pairs(const Work work, const std::uint32_t* first_share, DevicePairResult* results) {
     __shared__ Partial found[kPairThreads];
     __shared__ unsigned chunks;
+    __shared__ bool is_last;
     const Part part = work.parts[blockIdx.x];
     Totals* const totals = work.totals + blockIdx.x;
     DevicePairResult* const result = results + blockIdx.x;
@@ -194,13 +196,23 @@ __global__ void __launch_bounds__(kPairThreads)
     if (threadIdx.x == 0) chunks = 0;
     __syncthreads();
     const unsigned mine = warp::sum(marks_in(reinterpret_cast<const uint4*>(work.chunk_differs + part.chunk),
-                                             threadIdx.x, (marks - 1) / sizeof(uint4) + 1, blockDim.x));
-    if (threadIdx.x % kLanes == 0) atomicAdd(&chunks, mine);
+                                             std::uint64_t{blockIdx.y} * blockDim.x + threadIdx.x,
+                                             (marks - 1) / sizeof(uint4) + 1,
+                                             std::uint64_t{gridDim.y} * blockDim.x));
+    if (threadIdx.x % kLanes == 0 && mine != 0) atomicAdd(&chunks, mine);
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        if (chunks != 0) atomicAdd(&totals->chunks, Count64{chunks});
+        __threadfence();
+        is_last = atomicAdd(&totals->counted, Count64{1}) == gridDim.y - 1;
+    }
+    __syncthreads();
+    if (!is_last) return;
     const std::uint32_t from = first_share[blockIdx.x];
     put_together(work.partials + from, first_share[blockIdx.x + 1] - from, totals, part.scalars, found,
                  &result->found);
     if (threadIdx.x != 0) return;
-    result->found.different_chunks = chunks;
+    result->found.different_chunks = atomicAdd(&totals->chunks, Count64{0});
     const unsigned bytes = bytes_of(work.scalar);
     const auto bits = [&](const std::byte* run, std::uint64_t at) {
         return at == kNowhere ? 0 : word_at(run + (at - part.index) * bytes, bytes);

@@ -26,8 +26,10 @@ constexpr unsigned kTileGroups = 64;   // as many as marks_ has bits; more: fewe
 constexpr unsigned kMostPending = 31;  // blocks of up to 8 pairs a lane whose counts fit 8 bits
 constexpr unsigned kFinishThreads = 256;
 constexpr unsigned kPairThreads = 256;  // that sum up one of many pairs
-constexpr unsigned kSharesEach = 32;    // of many pairs, a block
-constexpr unsigned kMostShareTiles = 64;
+constexpr unsigned kMarksEach = 4;      // words of marks that such a thread counts, if blocks suffice
+constexpr unsigned kMostFinishBlocks = 4096;
+constexpr unsigned kSharesEach = 4;  // a block, of the tiles that are left
+constexpr std::uint64_t kMostShareTiles = std::uint64_t{1} << 20;
 
 // The compiler no longer knows where a value came from: what was computed from it before is not
 // kept for later.
@@ -83,6 +85,7 @@ struct Partial {
 struct Totals {
     Count64 bounds[3];  // bits of the largest distance and quotients so far
     Count64 chunks;
+    Count64 counted;  // blocks that have added to chunks
     Count64 all[kHistogramBins];
     Count64 over[kHistogramBins];
 };

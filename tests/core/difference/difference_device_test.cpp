@@ -16,6 +16,7 @@
 #include "element/convert.hpp"
 #include "support/device.hpp"
 #include "support/difference_stats.hpp"
+#include "support/fake_device.hpp"
 #include "support/numbers.hpp"
 
 namespace twinrun {
@@ -821,6 +822,30 @@ TEST(DeviceDifference, FindsOneDifferenceAnywhere) {
             if (HasFailure()) return;
         }
     }
+}
+
+// Pairs of so many tiles that their shares differ in size, and that several blocks count their
+// chunks.
+TEST(DeviceDifference, EqualsThePortableKernelsForSharesOfManySizes) {
+    TWR_TEST_DEVICE(device);
+    if (testing::fake_device() != nullptr) GTEST_SKIP() << "the fake device has no shares";
+    Random random(9);
+    DeviceDifference what;
+    what.rule.tolerance.atol = 1e-6;
+    what.chunk_scalars = 1024;
+    std::vector<Stretch> stretches;
+    for (const std::uint64_t n : {std::uint64_t{70'000}, std::uint64_t{320'000'000}, std::uint64_t{5},
+                                  std::uint64_t{30'000'000}}) {
+        Stretch s = some_stretch(DType::f32, std::min<std::uint64_t>(n, 100'000), random, Likeness::noise,
+                                 what.rule.tolerance);
+        s.scalars = n;
+        s.a.resize(n * sizeof(float));
+        s.b.resize(n * sizeof(float));
+        for (int i = 0; i < 300; ++i)
+            s.b[random() % (n * sizeof(float))] = std::byte{0x3F};
+        stretches.push_back(std::move(s));
+    }
+    check(device, what, stretches);
 }
 
 TEST(DeviceDifference, NansAndInfinitiesOfEqualBits) {
