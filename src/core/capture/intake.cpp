@@ -11,6 +11,7 @@
 
 #include "base/aligned.hpp"
 #include "base/checked.hpp"
+#include "capture/device_pieces.hpp"
 #include "sketch/device_build.hpp"
 
 namespace twinrun {
@@ -20,8 +21,6 @@ namespace {
 // Large enough that the cost of submitting a piece does not count, small enough that few cores
 // share a step evenly.
 constexpr std::uint64_t kPieceBytes = 4 << 20;
-// Below this size, starting other threads costs more than they save.
-constexpr std::uint64_t kTeamBytes = 2 << 20;
 
 std::uint64_t piece_bytes(const StagingRing* ring) {
     if (ring == nullptr) return kPieceBytes;
@@ -35,22 +34,14 @@ bool same_layout(const CapturedField& a, const CapturedField& b) {
            a.ids == b.ids;
 }
 
-// Zeros the bytes between the segments of a piece, and those after the last one.
-void clear_padding(const Piece& piece, const std::vector<FieldMetadata>& fields, std::byte* image) {
-    for (std::size_t i = 0; i < piece.segments.size(); ++i) {
-        const Segment& segment = piece.segments[i];
-        const std::uint64_t end = segment.offset + segment.items * item_bytes(fields[segment.field].dtype);
-        const std::uint64_t next = i + 1 < piece.segments.size() ? piece.segments[i + 1].offset : piece.bytes;
-        std::memset(image + end, 0, next - end);
-    }
-}
-
 }  // namespace
 
-Intake::Intake(const HistorySettings& history, bool shared, Team& team, StagingRing* ring, Pipeline& pipeline)
+Intake::Intake(const HistorySettings& history, bool shared, Team& team, Team& stage_team, StagingRing* ring,
+               Pipeline& pipeline)
     : history_(history),
       shared_(shared),
       team_(team),
+      stage_team_(stage_team),
       ring_(ring),
       pipeline_(pipeline),
       piece_bytes_(piece_bytes(ring)) {}
@@ -158,7 +149,7 @@ void Intake::copy_out_of(const Piece& piece, std::byte* image) const {
             source.reader->copy(segment.first_item, segment.items, image + segment.offset);
         }
     }
-    clear_padding(piece, layout_->fields, image);
+    clear_padding(*layout_, piece, image);
 }
 
 // Makes digests without a copy of the data. Only a slice that no single view describes is gathered
@@ -323,77 +314,6 @@ Result<> Intake::submit_residues(const std::shared_ptr<PendingStep>& step, std::
     return success();
 }
 
-// Pieces of the data file that elements on devices go to. Elements come in the order of the file:
-// one piece after the other is filled.
-class Intake::DevicePieces {
-   public:
-    DevicePieces(const std::shared_ptr<PendingStep>& step, StagingRing* ring, Pipeline& pipeline,
-                 double& waited)
-        : step_(step), ring_(ring), pipeline_(pipeline), waited_(waited), block_(ring) {
-        for (const Piece& piece : step->layout->pieces) {
-            if (piece.on_device) pieces_.push_back(&piece);
-        }
-    }
-
-    // Takes bytes that belong at `at` of the data file.
-    Result<> put(std::uint64_t at, std::span<const std::byte> bytes) {
-        while (!bytes.empty()) {
-            if (image_ != nullptr && at >= end()) close();
-            // Pieces of fields that the recorder reads on their device.
-            while (at >= end())
-                ++current_;
-            if (image_ == nullptr) TWR_CHECK(open());
-            const Piece& piece = *pieces_[current_];
-            const std::size_t n = std::min<std::uint64_t>(bytes.size(), piece.offset + piece.bytes - at);
-            std::memcpy(image_ + (at - piece.offset), bytes.data(), n);
-            bytes = bytes.subspan(n);
-            at += n;
-        }
-        return success();
-    }
-    // Gives the pipeline the last piece.
-    void finish() {
-        if (image_ != nullptr) close();
-    }
-
-   private:
-    [[nodiscard]] std::uint64_t end() const { return pieces_[current_]->offset + pieces_[current_]->bytes; }
-    Result<> open() {
-        const Piece& piece = *pieces_[current_];
-        if (ring_ != nullptr) {
-            image_ = ring_->allocate(piece.bytes, waited_);
-            if (image_ == nullptr)
-                return Error{ErrorCode::internal, "a piece is larger than the staging memory allows"};
-            block_.block = image_;
-        } else {
-            image_ = own_.reserve(piece.bytes);
-        }
-        clear_padding(piece, step_->layout->fields, image_);
-        return success();
-    }
-    void close() {
-        Load load;
-        load.step = step_;
-        load.piece = pieces_[current_];
-        load.image = image_;
-        load.block = std::exchange(block_.block, nullptr);
-        load.make_sums = !step_->layout->recorded;
-        pipeline_.submit(std::move(load));
-        image_ = nullptr;
-        ++current_;
-    }
-
-    const std::shared_ptr<PendingStep>& step_;
-    StagingRing* ring_;
-    Pipeline& pipeline_;
-    double& waited_;
-    std::vector<const Piece*> pieces_;
-    std::size_t current_ = 0;
-    std::byte* image_ = nullptr;  // of the current piece; null: not begun
-    RingBlock block_;
-    AlignedBytes own_;
-};
-
 Result<> Intake::take_devices(const std::shared_ptr<PendingStep>& step, const OnDevices& fields,
                               const std::shared_ptr<StagedArrays>& staged, double& waited) {
     const std::vector<std::size_t>& numbers = fields.numbers;
@@ -437,19 +357,14 @@ Result<> Intake::take_devices(const std::shared_ptr<PendingStep>& step, const On
     if (!step->layout->keep_data) return success();
     leave_on_devices(*step, fields, staged);
 
-    DevicePieces pieces(step, ring_, pipeline_, waited);
-    Result<> done = success();
-    for (std::size_t i = 0; done && i < numbers.size(); ++i) {
-        const FieldMetadata& field = *fields.metadata[i];
-        if (field.extents.empty() || (!step->on_device.empty() && step->on_device[numbers[i]])) continue;
-        const std::uint64_t begin = field.extents[0].offset;
-        const std::size_t item = item_bytes(field.dtype);
-        done = copy_out(*arrays[i], kPieceBytes, [&](std::uint64_t first, std::span<const std::byte> bytes) {
-            return pieces.put(begin + first * item, bytes);
-        });
+    // The stage's thread may be here while the caller's is in take_host().
+    DevicePieces pieces{staged != nullptr ? stage_team_ : team_, ring_, pipeline_, {}};
+    pieces.arrays.resize(step->layout->fields.size());
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+        const bool stays = !step->on_device.empty() && step->on_device[numbers[i]];
+        if (!stays) pieces.arrays[numbers[i]] = arrays[i];
     }
-    if (done) pieces.finish();
-    return done;
+    return bring_pieces(step, pieces, waited);
 }
 
 }  // namespace twinrun

@@ -26,9 +26,10 @@ namespace twinrun {
 class Intake {
    public:
     // ring: memory that pieces are copied to. null: each piece is processed in the calling thread,
-    // and no work is left when a call returns. shared: ranks write data into a common file. All
-    // arguments by reference outlive this.
-    Intake(const HistorySettings& history, bool shared, Team& team, StagingRing* ring, Pipeline& pipeline);
+    // and no work is left when a call returns. shared: ranks write data into a common file.
+    // stage_team: for the thread of a DeviceStage. All arguments by reference outlive this.
+    Intake(const HistorySettings& history, bool shared, Team& team, Team& stage_team, StagingRing* ring,
+           Pipeline& pipeline);
 
     // Makes the layout of a step of these fields, and decides how each one is read. Reads no data
     // but IDs, and these device arrays: arrays of IDs, and arrays whose rows are sorted by IDs.
@@ -52,7 +53,7 @@ class Intake {
     // Digests these fields on their devices, and copies their residues, and their elements if data
     // is kept, to staging memory. staged: copies or sketches of the arrays that were made earlier;
     // null: reads the arrays themselves. waited: grows by the seconds spent waiting for memory,
-    // here and in take_host().
+    // here and in take_host(), by the thread that waited longest.
     Result<> take_devices(const std::shared_ptr<PendingStep>& step, const OnDevices& fields,
                           const std::shared_ptr<StagedArrays>& staged, double& waited);
     // Takes all other fields, with the team's threads. digest_now: these threads digest too;
@@ -68,7 +69,6 @@ class Intake {
         std::vector<std::byte> brought;     // host copy of a device array that IDs are in or sort
     };
     Result<> read_order(std::vector<CapturedField>& fields);
-    class DevicePieces;
     Result<> submit_residues(const std::shared_ptr<PendingStep>& step, std::size_t field,
                              std::uint64_t offset, std::span<const std::byte> bytes, double& waited);
     void leave_on_devices(PendingStep& step, const OnDevices& fields,
@@ -82,6 +82,7 @@ class Intake {
     const HistorySettings& history_;
     const bool shared_;
     Team& team_;
+    Team& stage_team_;
     StagingRing* const ring_;
     Pipeline& pipeline_;
     const std::uint64_t piece_bytes_;

@@ -1,6 +1,7 @@
 #include "capture/layout.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <new>
 #include <set>
 #include <string>
@@ -96,6 +97,16 @@ Result<std::shared_ptr<const StepLayout>> StepLayout::make(const std::vector<Cap
     return std::shared_ptr<const StepLayout>(std::move(layout));
 } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory, "not enough memory for the list of fields"};
+}
+
+void clear_padding(const StepLayout& layout, const Piece& piece, std::byte* image) {
+    for (std::size_t i = 0; i < piece.segments.size(); ++i) {
+        const Segment& segment = piece.segments[i];
+        const std::uint64_t end =
+            segment.offset + segment.items * item_bytes(layout.fields[segment.field].dtype);
+        const std::uint64_t next = i + 1 < piece.segments.size() ? piece.segments[i + 1].offset : piece.bytes;
+        std::memset(image + end, 0, next - end);
+    }
 }
 
 }  // namespace twinrun

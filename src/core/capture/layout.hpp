@@ -1,6 +1,7 @@
 // Where each field of a step lies in its data file, and the pieces in which the file is filled.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -56,5 +57,9 @@ struct StepLayout {
                                                           const HistorySettings& settings,
                                                           std::uint64_t piece_bytes, bool shared = false);
 };
+
+// Zeros the bytes between the segments of a piece, and those after the last one. image: the
+// piece's.
+void clear_padding(const StepLayout& layout, const Piece& piece, std::byte* image);
 
 }  // namespace twinrun

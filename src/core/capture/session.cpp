@@ -32,6 +32,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// That bring staged arrays to the host, while the application works.
+constexpr int kStageThreads = 4;
+
 double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
 }
@@ -116,7 +119,8 @@ class Session::Impl {
     std::unique_ptr<StagingRing> ring_;
     std::unique_ptr<Reference> reference_;
     std::unique_ptr<Team> team_;
-    Attempts attempts_;  // by this or an earlier run
+    std::unique_ptr<Team> stage_team_;  // of the device stage's thread
+    Attempts attempts_;                 // by this or an earlier run
     StepLedger ledger_;
     bool closed_ = false;
     std::uint64_t captured_ = 0;      // steps
@@ -162,6 +166,7 @@ Result<> Session::Impl::prepare() try {
     StreamOptions cores;
     cores.threads = settings_.threads;
     team_ = std::make_unique<Team>(worker_count(cores));
+    stage_team_ = std::make_unique<Team>(std::min(team_->size(), kStageThreads));
     if (is_staged(settings_)) {
         TWR_TRY(ring_, StagingRing::create(settings_.memory_bytes - heap_share(settings_)));
     }
@@ -223,7 +228,7 @@ Result<> Session::Impl::begin_pipeline() {
     pipeline_->log_divergence(settings_.log_divergence);
     planned_ = settings_.history;
     if (reference_ != nullptr) planned_.tokens = reference_->tokens();
-    intake_ = std::make_unique<Intake>(planned_, shares, *team_, ring_.get(), *pipeline_);
+    intake_ = std::make_unique<Intake>(planned_, shares, *team_, *stage_team_, ring_.get(), *pipeline_);
     if (settings_.history.record) {
         RecorderOptions recorder;
         recorder.settings = *settings_.history.record;
@@ -452,6 +457,7 @@ void Session::Impl::end() {
         static_cast<void>(pipeline_.release());
         static_cast<void>(tiers_.release());
         static_cast<void>(team_.release());
+        static_cast<void>(stage_team_.release());
         static_cast<void>(ring_.release());
         return;
     }
@@ -463,6 +469,7 @@ void Session::Impl::end() {
     if (tiers_ != nullptr) tiers_->drain();
     tiers_.reset();
     team_.reset();
+    stage_team_.reset();
     ring_.reset();
 }
 

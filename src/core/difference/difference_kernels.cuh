@@ -195,10 +195,10 @@ __global__ void __launch_bounds__(kPairThreads)
     const std::uint64_t marks = (part.scalars - 1) / work.chunk_scalars + 1;
     if (threadIdx.x == 0) chunks = 0;
     __syncthreads();
-    const unsigned mine = warp::sum(marks_in(reinterpret_cast<const uint4*>(work.chunk_differs + part.chunk),
-                                             std::uint64_t{blockIdx.y} * blockDim.x + threadIdx.x,
-                                             (marks - 1) / sizeof(uint4) + 1,
-                                             std::uint64_t{gridDim.y} * blockDim.x));
+    const unsigned mine =
+        warp::sum(marks_in(reinterpret_cast<const uint4*>(work.chunk_differs + part.chunk),
+                           std::uint64_t{blockIdx.y} * blockDim.x + threadIdx.x,
+                           (marks - 1) / sizeof(uint4) + 1, std::uint64_t{gridDim.y} * blockDim.x));
     if (threadIdx.x % kLanes == 0 && mine != 0) atomicAdd(&chunks, mine);
     __syncthreads();
     if (threadIdx.x == 0) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <mutex>
@@ -9,6 +10,9 @@
 #include <vector>
 
 namespace twinrun {
+
+// Below this size, to start other threads on bytes costs more than they save.
+inline constexpr std::uint64_t kTeamBytes = 2 << 20;
 
 class Team {
    public:
