@@ -259,7 +259,8 @@ class MetadataWriter {
 
    private:
     MetadataWriter() = default;
-    Result<> put(std::uint64_t offset, std::span<const std::byte> bytes);
+    void gather(std::size_t field, std::uint64_t begin, std::uint64_t end);
+    Result<> put(std::size_t field, std::uint64_t offset, std::span<const std::byte> bytes);
     Result<> write_out();
     Result<> commit_file();
     FileSystem* system_ = nullptr;
@@ -269,6 +270,15 @@ class MetadataWriter {
     std::uint64_t file_bytes_ = 0;
     std::unique_ptr<OutputFile> output_;
     std::vector<std::byte> image_;  // of a small file, until it is written whole
+    // Of small fields that lie one behind the other in a larger file: likewise.
+    struct Gathered {
+        std::uint64_t offset = 0;
+        std::uint64_t size = 0;
+        std::vector<std::byte> bytes;
+    };
+    std::vector<Gathered> gathered_;
+    std::uint64_t gathered_bytes_ = 0;
+    std::vector<std::uint32_t> gathered_in_;  // for each field its place there, or kNotGathered
     std::vector<std::array<std::vector<std::uint64_t>, kSections>> sums_;
     bool may_replace_ = false;
     bool finished_ = false;

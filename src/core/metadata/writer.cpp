@@ -14,6 +14,12 @@ namespace twinrun {
 namespace {
 
 constexpr std::uint64_t kGatheredFile = 1 << 20;  // files up to this size are written by one call
+// In larger ones, fields of less than this have their sections written together with those of their
+// neighbours: a state of thousands of small arrays would need several calls for each.
+constexpr std::uint64_t kGatheredField = 64 << 10;
+constexpr std::uint64_t kGatheredTogether = 4 << 20;  // by one call
+constexpr std::uint64_t kGatheredInAll = 32 << 20;    // bytes of memory
+constexpr std::uint32_t kNotGathered = UINT32_MAX;
 
 }  // namespace
 
@@ -27,8 +33,10 @@ Result<std::unique_ptr<MetadataWriter>> MetadataWriter::create(FileSystem& syste
     // The directory's length does not depend on its numbers: lay out behind a first draft of it.
     std::uint64_t end = round_up(encode_directory(directory, 0).size(), kPageBytes);
     writer->sums_.resize(directory.fields.size());
+    writer->gathered_in_.assign(directory.fields.size(), kNotGathered);
     for (std::size_t f = 0; f < directory.fields.size(); ++f) {
         FieldMetadata& field = directory.fields[f];
+        const std::uint64_t begin = end;
         for (std::size_t s = 0; s < kSections; ++s) {
             SectionPlace& place = field.sections[s];
             place = {};
@@ -44,15 +52,33 @@ Result<std::unique_ptr<MetadataWriter>> MetadataWriter::create(FileSystem& syste
             place.sums_offset = end;
             end += divide_up(place.length, kPageBytes) * 8;
         }
+        writer->gather(f, begin, end);
     }
     end = round_up(end, kPageBytes);
     writer->file_bytes_ = end;
-    if (end <= kGatheredFile) writer->image_.resize(end);
+    if (end <= kGatheredFile) {
+        writer->image_.resize(end);
+        writer->gathered_.clear();
+    }
+    for (Gathered& part : writer->gathered_)
+        part.bytes.resize(part.size);
     writer->directory_ = std::move(directory);
     TWR_TRY(writer->output_, system.create(writer->temporary_, end));
     return writer;
 } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory, path + ": not enough memory for the checksums of its pages"};
+}
+
+// The field's sections lie from begin to end.
+void MetadataWriter::gather(std::size_t field, std::uint64_t begin, std::uint64_t end) {
+    const std::uint64_t size = end - begin;
+    if (size == 0 || size >= kGatheredField || gathered_bytes_ + size > kGatheredInAll) return;
+    gathered_bytes_ += size;
+    const bool joins = !gathered_.empty() && gathered_.back().offset + gathered_.back().size == begin &&
+                       gathered_.back().size + size <= kGatheredTogether;
+    if (!joins) gathered_.push_back({begin, 0, {}});
+    gathered_.back().size += size;
+    gathered_in_[field] = static_cast<std::uint32_t>(gathered_.size() - 1);
 }
 
 MetadataWriter::~MetadataWriter() {
@@ -73,13 +99,24 @@ Result<> MetadataWriter::write(std::size_t field, Section section, std::uint64_t
     for (std::size_t at = 0; at < bytes.size(); at += kPageBytes) {
         sums[(offset + at) / kPageBytes] = xxh3(bytes.subspan(at, std::min(kPageBytes, bytes.size() - at)));
     }
-    return put(place.offset + offset, bytes);
+    return put(field, place.offset + offset, bytes);
 }
 
-Result<> MetadataWriter::put(std::uint64_t offset, std::span<const std::byte> bytes) {
-    if (image_.empty()) return output_->write_at(offset, bytes);
-    if (!bytes.empty()) std::memcpy(image_.data() + offset, bytes.data(), bytes.size());
-    return success();
+Result<> MetadataWriter::put(std::size_t field, std::uint64_t offset, std::span<const std::byte> bytes) {
+    if (bytes.empty()) return success();
+    if (!image_.empty()) {
+        std::memcpy(image_.data() + offset, bytes.data(), bytes.size());
+        return success();
+    }
+    if (gathered_in_[field] != kNotGathered) {
+        Gathered& part = gathered_[gathered_in_[field]];
+        // Not so for what write_sums() adds at the file's end.
+        if (offset >= part.offset && offset - part.offset < part.size) {
+            std::memcpy(part.bytes.data() + (offset - part.offset), bytes.data(), bytes.size());
+            return success();
+        }
+    }
+    return output_->write_at(offset, bytes);
 }
 
 Result<> MetadataWriter::write_sums(std::size_t field, const SumsFacts& facts,
@@ -132,7 +169,7 @@ Result<> MetadataWriter::write_out() {
             const auto bytes = std::as_bytes(std::span(sums));
             SectionPlace& place = directory_.fields[f].sections[s];
             place.sums_checksum = xxh3(bytes);
-            if (!bytes.empty()) TWR_CHECK(put(place.sums_offset, bytes));
+            if (!bytes.empty()) TWR_CHECK(put(f, place.sums_offset, bytes));
         }
     }
     const std::vector<std::byte> head = encode_directory(directory_, file_bytes_);
@@ -149,6 +186,8 @@ Result<> MetadataWriter::write_out() {
         std::memcpy(image_.data(), head.data(), head.size());
         return output_->write_at(0, image_);
     }
+    for (const Gathered& part : gathered_)
+        TWR_CHECK(output_->write_at(part.offset, part.bytes));
     // The file ends on a page: its last byte is written even where nothing reaches it.
     std::uint64_t reached = head.size();
     for (const FieldMetadata& field : directory_.fields) {

@@ -72,16 +72,31 @@ Written large_content() {
     return content;
 }
 
+// Many small fields, whose sections are written together, on both sides of a large one.
+Written many_content() {
+    Written content = small_content();
+    for (std::uint64_t f = 0; f < 900; ++f) {
+        const bool large = f == 400;
+        content.directory.fields.push_back(make_field("field" + std::to_string(f), DType::f32,
+                                                      {large ? 1 << 20 : f * 37 % 9000}, {1e-3, 0}, 4));
+        content.sections.push_back(
+            sections_of(content.directory.fields.back(), random_items(content.directory.fields.back(), f)));
+    }
+    return content;
+}
+
 class MetadataWriterSizes : public ::testing::TestWithParam<Written (*)()> {};
 INSTANTIATE_TEST_SUITE_P(MetadataWriter, MetadataWriterSizes,
-                         ::testing::Values(&small_content, &large_content),
-                         [](const auto& each) { return each.index == 0 ? "small" : "large"; });
+                         ::testing::Values(&small_content, &large_content, &many_content),
+                         [](const auto& each) {
+                             return each.index == 0 ? "small" : each.index == 1 ? "large" : "many";
+                         });
 
 TEST_P(MetadataWriterSizes, RoundTrip) {
     const Folder folder;
     const Written content = GetParam()();
     ASSERT_TRUE(write_file(posix_file_system(), folder / "x.twm", content).ok());
-    EXPECT_EQ(fs::file_size(folder / "x.twm") > (1 << 20), GetParam() == &large_content);
+    EXPECT_EQ(fs::file_size(folder / "x.twm") > (1 << 20), GetParam() != &small_content);
     auto file = MetadataFile::open(folder / "x.twm");
     ASSERT_TRUE(file.ok()) << file.error().message;
     for (std::size_t f = 0; f < content.sections.size(); ++f) {
@@ -89,6 +104,35 @@ TEST_P(MetadataWriterSizes, RoundTrip) {
             Bytes all(content.sections[f][s].size());
             ASSERT_TRUE((*file)->read(f, static_cast<Section>(s), 0, all).ok());
             EXPECT_EQ(all, content.sections[f][s]) << f << ", " << s;
+        }
+    }
+}
+
+// More than the memory that is taken for small fields: the last ones are written one by one.
+TEST(MetadataWriter, OfSmallFieldsThatAreMuchInAll) {
+    const Folder folder;
+    Written content;
+    for (std::uint64_t f = 0; f < 620; ++f) {
+        content.directory.fields.push_back(
+            make_field("field" + std::to_string(f), DType::f32, {110'000}, {1e-3, 0}, 4));
+        if (f == 0 || f > 560) {
+            content.sections.push_back(sections_of(content.directory.fields.back(),
+                                                   random_items(content.directory.fields.back(), f)));
+        } else {
+            content.sections.push_back(content.sections.front());
+        }
+    }
+    testing::FaultyFileSystem system;
+    ASSERT_TRUE(write_file(system, folder / "x.twm", content).ok());
+    EXPECT_LE(system.operations(), 1000U);
+    EXPECT_GE(system.operations(), 30U);
+    auto file = MetadataFile::open(folder / "x.twm");
+    ASSERT_TRUE(file.ok()) << file.error().message;
+    for (std::size_t f = 0; f < content.sections.size(); ++f) {
+        for (std::size_t s = 0; s < kSections; ++s) {
+            Bytes all(content.sections[f][s].size());
+            ASSERT_TRUE((*file)->read(f, static_cast<Section>(s), 0, all).ok());
+            ASSERT_EQ(all, content.sections[f][s]) << f << ", " << s;
         }
     }
 }
@@ -102,8 +146,10 @@ TEST_P(MetadataWriterSizes, LeavesNothingAfterAnErrorAtAnyOperation) {
         ASSERT_TRUE(write_file(system, folder / "x.twm", content).ok());
         operations = system.operations();
     }
-    // create, write, sync, close, rename, sync_folder; a large file's sections are written one by one.
-    ASSERT_GE(operations, GetParam() == &small_content ? 6U : 20U);
+    // create, write, sync, close, rename, sync_folder; of a large file more writes: of a large field, and of all small ones
+    // between two such fields.
+    ASSERT_GE(operations, GetParam() == &small_content ? 6U : 12U);
+    ASSERT_LE(operations, 30U);
     for (std::size_t at = 1; at <= operations; ++at) {
         const Folder folder;
         testing::FaultyFileSystem system;
