@@ -5,6 +5,7 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -149,18 +150,40 @@ void digest(benchmark::State& state, Backend backend, const DigestSettings& sett
     count_bytes(state, part.count * sizeof(T));
 }
 
-// The bits of doubles as integers of this type.
-void digest_integers(benchmark::State& state, Backend backend, const CellRule& rule, DType scalar) {
-    const std::vector<double>& x = data<double>(Data::plain);
-    const Part part = part_of(state, x);
+// Numbers of 16 bits are the upper halves of floats, or what is nearest to them; scalars of other types are made of the bits of
+// doubles.
+const std::vector<std::uint16_t>& halves(DType scalar) {
+    const auto make = [](bool binary16) {
+        const std::vector<float>& from = data<float>(Data::plain);
+        std::vector<std::uint16_t> x(2 * from.size());
+        for (std::size_t i = 0; i < x.size(); ++i) {
+            const auto bits = std::bit_cast<std::uint32_t>(from[i / 2] + static_cast<float>(i % 2));
+            // Below 8, and not denormal in binary16: the exponent's bias is another one.
+            const std::uint32_t small =
+                std::bit_cast<float>(bits & 0x7FFFFFFF) < 0x1p-14F ? 112U << 23 : bits;
+            x[i] = static_cast<std::uint16_t>(
+                binary16 ? (bits >> 16 & 0x8000) | ((small & 0x7FFFFFFF) - (112U << 23)) >> 13 : bits >> 16);
+        }
+        return x;
+    };
+    static const std::vector<std::uint16_t> bf16 = make(false);
+    static const std::vector<std::uint16_t> f16 = make(true);
+    return scalar == DType::bf16 ? bf16 : f16;
+}
+
+void digest_stored(benchmark::State& state, Backend backend, const DigestSettings& settings, DType scalar) {
+    const bool is_half = is_floating(scalar);
+    const void* const memory = is_half ? static_cast<const void*>(halves(scalar).data())
+                                       : static_cast<const void*>(data<double>(Data::plain).data());
+    const Part part = part_of(state, data<double>(Data::plain));
     const std::size_t each = sizeof(double) / item_bytes(scalar);
-    DigestSettings settings;
-    settings.rule = rule;
     Digester digester(settings, scalar, backend);
     std::vector<ChunkDigest> digests(part.count * each / digester.shape().chunk_scalars);
-    const ElementView view = dense_view(scalar, x.data());
+    std::vector<std::byte> residues(
+        chunk_residue_bytes(scalar, part.count * each, settings.rule.residue_bits) + 1);
+    const ElementView view = dense_view(scalar, memory);
     for (auto _ : state) {
-        digester.chunks(view, part.first * each, part.count * each, digests.data(), nullptr, nullptr);
+        digester.chunks(view, part.first * each, part.count * each, digests.data(), residues.data(), nullptr);
         benchmark::ClobberMemory();
     }
     count_bytes(state, part.count * sizeof(double));
@@ -293,14 +316,21 @@ void add_type(const std::string& type, const std::string& backend_text, Backend 
     }
 }
 
-void add_integers(const std::string& backend_text, Backend backend) {
-    for (const DType scalar : {DType::i64, DType::i32, DType::u8}) {
-        for (const bool tokens : {false, true}) {
-            const CellRule rule = tokens ? CellRule{} : cell_rule({0, 0}, 0, scalar).value();
-            add("digest/" + std::string(dtype_name(scalar)) + (tokens ? "/tokens/" : "/equal/") +
-                    "bits:0/chunk:4096/" + backend_text,
-                [=](benchmark::State& s) { digest_integers(s, backend, rule, scalar); });
-        }
+void add_stored(const std::string& backend_text, Backend backend) {
+    for (const DType scalar :
+         {DType::i64, DType::i32, DType::i16, DType::u8, DType::boolean, DType::bf16, DType::f16}) {
+        const auto add_rule = [&](const std::string& name, const Tolerance& tolerance, unsigned bits,
+                                  const CellRule& rule) {
+            DigestSettings settings;
+            settings.tolerance = tolerance;
+            settings.rule = rule;
+            add("digest/" + std::string(dtype_name(scalar)) + '/' + name + "/bits:" + std::to_string(bits) +
+                    "/chunk:4096/" + backend_text,
+                [=](benchmark::State& s) { digest_stored(s, backend, settings, scalar); });
+        };
+        add_rule("tokens", {}, 0, CellRule{});
+        add_rule("equal", {}, 0, cell_rule({0, 0}, 0, scalar).value());
+        if (is_floating(scalar)) add_rule("absolute", {1e-3, 0}, 4, cell_rule({1e-3, 0}, 4, scalar).value());
     }
 }
 
@@ -319,7 +349,7 @@ void add_all() {
         const std::string text(backend_name(backend));
         add_type<float>("f32", text, backend);
         add_type<double>("f64", text, backend);
-        add_integers(text, backend);
+        add_stored(text, backend);
     }
 }
 

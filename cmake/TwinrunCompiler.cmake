@@ -70,7 +70,7 @@ else()
     set(TWINRUN_X86 OFF)
 endif()
 set(TWINRUN_FLAGS_avx2 -mavx2 -mfma -mf16c -mbmi2)
-set(TWINRUN_FLAGS_avx512 -mavx512f -mavx512dq -mavx512vl -mavx512bw -mavx512ifma -mbmi2)
+set(TWINRUN_FLAGS_avx512 -mavx512f -mavx512dq -mavx512vl -mavx512bw -mavx512ifma -mavx512vnni -mbmi2)
 
 # twinrun_kernel_sources(<list variable>): sets the flags of *_avx2.cpp and *_avx512.cpp in the list, or takes them out of
 # it on a machine that is not x86-64. Call it in the folder that creates the target: source properties are per folder.

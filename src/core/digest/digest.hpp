@@ -91,6 +91,12 @@ struct DigestKernels {
     // The bits of 64-bit integers under the rule of words.
     void (*block_words)(const std::uint64_t* x, std::size_t n, BlockDigest* out);
     void (*sketch)(const std::byte* a, const std::byte* b, std::size_t n, unsigned bits, SketchBlock* out);
+    // Booleans, integers of up to 32 bits and bfloat16, as they are stored, under the exact rule of
+    // their type: n scalars of consecutive blocks, of which only the last may be short. out: one a
+    // block. Null: the backend has no such kernel, and they are converted first.
+    void (*stored_blocks)(const std::byte* x, DType scalar, std::size_t n, BlockDigest* out);
+    // float16 or bfloat16 as float32, exact; a NaN stays a NaN. Null: load() does so.
+    void (*widen)(const std::byte* x, DType scalar, std::size_t n, float* to);
 };
 extern const DigestKernels kPortableDigest;
 #if defined(TWINRUN_X86)
@@ -144,6 +150,7 @@ class Digester {
    private:
     void block(const ElementView& view, std::uint64_t first, std::size_t n, BlockDigest* out,
                std::byte* residues);
+    void stored_chunks(const std::byte* x, std::uint64_t count, ChunkDigest* out, ElementCounts* counts);
 
     DigestSettings settings_;
     DType scalar_;

@@ -11,6 +11,7 @@
 
 #include "digest/coefficients.hpp"
 #include "digest/digest.hpp"
+#include "digest/digest_bytes.hpp"
 #include "digest/field61.hpp"
 
 namespace twinrun {
@@ -443,6 +444,10 @@ struct BiasedBits {
     __m256i first;
     __m256i second;
 };
+BiasedBits zero_extended(__m256i v) {
+    return {_mm256_cvtepu32_epi64(_mm256_castsi256_si128(v)),
+            _mm256_cvtepu32_epi64(_mm256_extracti128_si256(v, 1))};
+}
 BiasedBits biased_bits(__m256 x, __m256i there, std::uint32_t* nans) {
     const __m256i bits = _mm256_castps_si256(x);
     const __m256i magnitude = _mm256_slli_epi32(bits, 1);
@@ -453,16 +458,16 @@ BiasedBits biased_bits(__m256 x, __m256i there, std::uint32_t* nans) {
     __m256i v = _mm256_andnot_si256(zero, bits);
     v = _mm256_blendv_epi8(v, _mm256_set1_epi32(kBinary32Nan), _mm256_castps_si256(nan));
     v = _mm256_and_si256(_mm256_xor_si256(v, _mm256_set1_epi32(INT32_MIN)), there);
-    return {_mm256_cvtepu32_epi64(_mm256_castsi256_si128(v)),
-            _mm256_cvtepu32_epi64(_mm256_extracti128_si256(v, 1))};
+    return zero_extended(v);
 }
 
-// Numbers that stand for themselves: one product of 32 bits with each half of a coefficient. The
-// bias, 2^31, is taken off at the end.
-void binary32_block(const float* x, std::size_t n, BlockDigest* out) {
+// Scalars of 32 bits that stand for themselves: one product of 32 bits with each half of a
+// coefficient. values(from, there): eight of them with that bias, which is taken off at the end.
+template <class T, class Values>
+std::uint64_t sum_of_32(const T* x, std::size_t n, std::uint64_t bias, const Values& values) {
+    static_assert(sizeof(T) == sizeof(std::int32_t));
     const Coefficients& table = coefficients();
     HalfSums sums;
-    std::uint32_t nans = 0;
     const auto add = [&](const BiasedBits& v, std::size_t at) {
         HalfSums two;  // below 2^63, and below 2^61 + 8 what they are added to
         two.add(v.first, words_at(&table.halves[at]));
@@ -473,29 +478,71 @@ void binary32_block(const float* x, std::size_t n, BlockDigest* out) {
     const __m256i whole = _mm256_set1_epi32(-1);
     for (; i + kWords <= n; i += kWords) {
         if (i % kGroup == 0) prefetch(x + i);
-        add(biased_bits(_mm256_loadu_ps(x + i), whole, &nans), i);
+        add(values(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + i)), whole), i);
     }
-    std::uint64_t bias_r = table.sums[i / kWords];
     if (i < n) {
-        alignas(32) std::array<float, kWords> rest{};
+        alignas(32) std::array<std::int32_t, kWords> rest{};
         alignas(32) std::array<std::int32_t, kWords> there{};
-        std::memcpy(rest.data(), reinterpret_cast<const std::byte*>(x) + i * sizeof(float),
-                    (n - i) * sizeof(float));
-        for (std::size_t k = 0; k < n - i; ++k) {
+        std::memcpy(rest.data(), reinterpret_cast<const std::byte*>(x) + i * sizeof(T), (n - i) * sizeof(T));
+        for (std::size_t k = 0; k < n - i; ++k)
             there[k] = -1;
-            bias_r = add61(bias_r, table.r[i + k]);
-        }
-        add(biased_bits(_mm256_load_ps(rest.data()),
-                        _mm256_load_si256(reinterpret_cast<const __m256i*>(there.data())), &nans),
+        add(values(_mm256_load_si256(reinterpret_cast<const __m256i*>(rest.data())),
+                   _mm256_load_si256(reinterpret_cast<const __m256i*>(there.data()))),
             i);
     }
-    out->fine = subtract61(sums.value(), multiply61(bias_r, 1ULL << 31));
-    out->coarse = out->fine;
-    out->counts = {nans, 0};
+    return subtract61(sums.value(), multiply61(coefficients_until(n), bias));
 }
 bool exact_block(const float* x, std::size_t n, BlockDigest* out) {
-    binary32_block(x, n, out);
+    std::uint32_t nans = 0;
+    const auto values = [&](__m256i bits, __m256i there) {
+        return biased_bits(_mm256_castsi256_ps(bits), there, &nans);
+    };
+    const std::uint64_t sum = sum_of_32(x, n, 1ULL << 31, values);
+    *out = {sum, sum, {nans, 0}};
     return true;
+}
+
+void block_of_32(const std::byte* x, DType scalar, std::size_t n, BlockDigest* out) {
+    const __m256i sign = scalar == DType::i32 ? _mm256_set1_epi32(INT32_MIN) : _mm256_setzero_si256();
+    const auto values = [&](__m256i bits, __m256i there) {
+        return zero_extended(_mm256_and_si256(_mm256_xor_si256(bits, sign), there));
+    };
+    const std::uint64_t sum = sum_of_32(reinterpret_cast<const std::uint32_t*>(x), n,
+                                        scalar == DType::i32 ? 1ULL << 31 : 0, values);
+    *out = {sum, sum, {}};
+}
+
+template <DType kScalar>
+__m256 widened(__m128i half) {
+    if constexpr (kScalar == DType::f16) return _mm256_cvtph_ps(half);
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+}
+template <DType kScalar>
+void widen_all(const std::byte* x, std::size_t n, float* to) {
+    std::size_t i = 0;
+    for (; i + kWords <= n; i += kWords) {
+        if (i % 32 == 0) _mm_prefetch(reinterpret_cast<const char*>(x + 2 * i) + kBlockBytes, _MM_HINT_T0);
+        const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x + 2 * i));
+        _mm256_storeu_ps(to + i, widened<kScalar>(half));
+    }
+    if (i == n) return;
+    alignas(16) std::array<std::uint16_t, kWords> rest{};
+    alignas(32) std::array<float, kWords> wide;
+    std::memcpy(rest.data(), x + 2 * i, 2 * (n - i));
+    _mm256_store_ps(wide.data(),
+                    widened<kScalar>(_mm_load_si128(reinterpret_cast<const __m128i*>(rest.data()))));
+    std::memcpy(to + i, wide.data(), (n - i) * sizeof(float));
+}
+void widen(const std::byte* x, DType scalar, std::size_t n, float* to) {
+    scalar == DType::f16 ? widen_all<DType::f16>(x, n, to) : widen_all<DType::bf16>(x, n, to);
+}
+
+void stored_blocks(const std::byte* x, DType scalar, std::size_t n, BlockDigest* out) {
+    if (has_bytes_kernel(scalar)) return bytes_blocks_avx2(x, scalar, n, out);
+    in_groups<1>(x, sizeof(std::uint32_t), n, out,
+                 [scalar](auto, const std::byte* from, std::size_t m, BlockDigest* to) {
+                     block_of_32(from, scalar, m, to);
+                 });
 }
 
 // Four times 64 bits: those of numbers, where -0.0 becomes 0 and every NaN one, or of integers.
@@ -731,6 +778,6 @@ void sketch(const std::byte* a, const std::byte* b, std::size_t n, unsigned bits
 
 }  // namespace
 
-const DigestKernels kAvx2Digest = {block_f32, block_f64, block_words, sketch};
+const DigestKernels kAvx2Digest = {block_f32, block_f64, block_words, sketch, stored_blocks, widen};
 
 }  // namespace twinrun

@@ -13,6 +13,7 @@
 
 #include "digest/coefficients.hpp"
 #include "digest/digest.hpp"
+#include "digest/digest_bytes.hpp"
 #include "digest/field61.hpp"
 
 #if defined(__GNUC__) && !defined(__clang__)
@@ -559,29 +560,75 @@ void token_block(const T* x, std::size_t n, BlockDigest* out, std::byte* residue
     return _mm512_cvtepu32_epi64(v);
 }
 
-bool exact_block(const float* x, std::size_t n, BlockDigest* out) {
+// Scalars of 32 bits that stand for themselves. values(i, lanes): eight of them from number i on,
+// with that bias, which is taken off at the end.
+template <class T, class Values>
+[[gnu::always_inline]] inline std::uint64_t sum_of_32(const T* x, std::size_t n, std::uint64_t bias,
+                                                      const Values& values) {
     const Coefficients& table = coefficients();
     NarrowSums sums;  // of at most 512 products a lane
-    std::uint64_t nans = 0;
     std::size_t i = 0;
     for (; i + kLanes <= n; i += kLanes) {
         if (i % kGroup == 0) prefetch(x + i);
-        sums.add(biased_bits(_mm256_loadu_ps(x + i), 0xFF, &nans), table_at(&table.low48[i]),
-                 table_at(&table.high12[i]));
+        sums.add(values(i, __mmask8{0xFF}), table_at(&table.low48[i]), table_at(&table.high12[i]));
     }
-    std::uint64_t bias_r = table.sums[i / kLanes];
     if (i < n) {
         const auto lanes = static_cast<__mmask8>((1U << (n - i)) - 1);
-        sums.add(biased_bits(_mm256_maskz_loadu_ps(lanes, x + i), lanes, &nans), table_at(&table.low48[i]),
-                 table_at(&table.high12[i]));
-        for (std::size_t k = i; k < n; ++k)
-            bias_r = add61(bias_r, table.r[k]);
+        sums.add(values(i, lanes), table_at(&table.low48[i]), table_at(&table.high12[i]));
     }
     const std::uint64_t biased = add_lanes(sums.value(), _mm512_setzero_si512()).first;
-    out->fine = subtract61(biased, multiply61(bias_r, 1ULL << 31));
-    out->coarse = out->fine;
-    out->counts = {nans, 0};
+    return subtract61(biased, multiply61(coefficients_until(n), bias));
+}
+
+bool exact_block(const float* x, std::size_t n, BlockDigest* out) {
+    std::uint64_t nans = 0;
+    const auto values = [&](std::size_t i, __mmask8 lanes) {
+        return biased_bits(lanes == 0xFF ? _mm256_loadu_ps(x + i) : _mm256_maskz_loadu_ps(lanes, x + i),
+                           lanes, &nans);
+    };
+    const std::uint64_t sum = sum_of_32(x, n, 1ULL << 31, values);
+    *out = {sum, sum, {nans, 0}};
     return true;
+}
+
+void block_of_32(const std::byte* x, DType scalar, std::size_t n, BlockDigest* out) {
+    const auto* const words = reinterpret_cast<const std::uint32_t*>(x);
+    const __m256i sign = scalar == DType::i32 ? _mm256_set1_epi32(INT32_MIN) : _mm256_setzero_si256();
+    const auto values = [&](std::size_t i, __mmask8 lanes) {
+        const __m256i v = _mm256_maskz_loadu_epi32(lanes, words + i);
+        return _mm512_cvtepu32_epi64(_mm256_maskz_xor_epi32(lanes, v, sign));
+    };
+    const std::uint64_t sum = sum_of_32(words, n, scalar == DType::i32 ? 1ULL << 31 : 0, values);
+    *out = {sum, sum, {}};
+}
+
+template <DType kScalar>
+__m512 widened(__m256i half) {
+    if constexpr (kScalar == DType::f16) return _mm512_cvtph_ps(half);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+}
+template <DType kScalar>
+void widen_all(const std::byte* x, std::size_t n, float* to) {
+    std::size_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        if (i % 32 == 0) _mm_prefetch(reinterpret_cast<const char*>(x + 2 * i) + kBlockBytes, _MM_HINT_T0);
+        const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + 2 * i));
+        _mm512_storeu_ps(to + i, widened<kScalar>(half));
+    }
+    if (i == n) return;
+    const auto lanes = static_cast<__mmask16>((1U << (n - i)) - 1);
+    _mm512_mask_storeu_ps(to + i, lanes, widened<kScalar>(_mm256_maskz_loadu_epi16(lanes, x + 2 * i)));
+}
+void widen(const std::byte* x, DType scalar, std::size_t n, float* to) {
+    scalar == DType::f16 ? widen_all<DType::f16>(x, n, to) : widen_all<DType::bf16>(x, n, to);
+}
+
+void stored_blocks(const std::byte* x, DType scalar, std::size_t n, BlockDigest* out) {
+    if (has_bytes_kernel(scalar)) return bytes_blocks_avx512(x, scalar, n, out);
+    in_groups<1>(x, sizeof(std::uint32_t), n, out,
+                 [scalar](auto, const std::byte* from, std::size_t m, BlockDigest* to) {
+                     block_of_32(from, scalar, m, to);
+                 });
 }
 
 // Eight times 64 bits: those of numbers, where -0.0 becomes 0 and every NaN one, or of integers.
@@ -820,6 +867,6 @@ void sketch(const std::byte* a, const std::byte* b, std::size_t n, unsigned bits
 
 }  // namespace
 
-const DigestKernels kAvx512Digest = {block_f32, block_f64, block_words, sketch};
+const DigestKernels kAvx512Digest = {block_f32, block_f64, block_words, sketch, stored_blocks, widen};
 
 }  // namespace twinrun

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/checked.hpp"
 #include "digest/digest.hpp"
@@ -37,6 +38,20 @@ std::size_t chunk_residue_bytes(DType scalar, std::size_t scalars, unsigned resi
            residue_bytes(scalars % block, residue_bits);
 }
 
+namespace {
+
+// Whether a rule digests scalars of these types as they are stored, and a backend may have a kernel
+// that does not convert them.
+bool is_stored(const CellRule& rule, DType scalar) {
+    if (rule.residue_bits != 0) return false;
+    return rule.kind == CellKind::integers || (rule.kind == CellKind::binary32 && scalar == DType::bf16);
+}
+bool is_in_place(const ElementView& view) { return view.dense() && !view.swap; }
+
+constexpr std::size_t kBlocksTogether = 12;  // a multiple of what kernels take at once
+
+}  // namespace
+
 Digester::Digester(const DigestSettings& settings, DType scalar, Backend backend)
     : settings_(settings),
       scalar_(scalar),
@@ -45,8 +60,14 @@ Digester::Digester(const DigestSettings& settings, DType scalar, Backend backend
 
 void Digester::block(const ElementView& view, std::uint64_t first, std::size_t n, BlockDigest* out,
                      std::byte* residues) {
-    const void* values = load(view, first, n, staging_.data());
     const CellRule& rule = settings_.rule;
+    const bool is_half = scalar_ == DType::f16 || scalar_ == DType::bf16;
+    if (kernels_->widen != nullptr && is_half && is_in_place(view)) {
+        auto* const widened = reinterpret_cast<float*>(staging_.data());
+        kernels_->widen(view.base + first * item_bytes(scalar_), scalar_, n, widened);
+        return kernels_->block_f32(widened, n, rule, out, residues);
+    }
+    const void* values = load(view, first, n, staging_.data());
     switch (compute_type(scalar_)) {
         case ComputeType::f32:
             kernels_->block_f32(static_cast<const float*>(values), n, rule, out, residues);
@@ -91,6 +112,9 @@ void Digester::block(const ElementView& view, std::uint64_t first, std::size_t n
 
 void Digester::chunks(const ElementView& view, std::uint64_t first, std::uint64_t count, ChunkDigest* out,
                       std::byte* residues, ElementCounts* counts) {
+    if (settings_.kind == DigestKind::linear && kernels_->stored_blocks != nullptr &&
+        is_stored(settings_.rule, scalar_) && is_in_place(view))
+        return stored_chunks(view.base + first * item_bytes(scalar_), count, out, counts);
     const FloatEnvironment guard(environment_of(settings_.rule));
     const std::uint64_t end = first + count;
     const unsigned bits = settings_.rule.residue_bits;
@@ -112,6 +136,29 @@ void Digester::chunks(const ElementView& view, std::uint64_t first, std::uint64_
             if (bits != 0) residues += residue_bytes(n, bits);
         }
         *out++ = digest;
+    }
+}
+
+void Digester::stored_chunks(const std::byte* x, std::uint64_t count, ChunkDigest* out,
+                             ElementCounts* counts) {
+    const std::size_t in_block = shape_.block_scalars;
+    std::array<BlockDigest, kBlocksTogether> parts;
+    ChunkDigest digest;
+    std::size_t joined = 0;  // blocks of the chunk
+    while (count != 0) {
+        const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(parts.size() * in_block, count));
+        kernels_->stored_blocks(x, scalar_, n, parts.data());
+        x += n * item_bytes(scalar_);
+        count -= n;
+        for (std::size_t b = 0; b < divide_up(n, in_block); ++b) {
+            digest.fine = add61(multiply61(digest.fine, kRho), parts[b].fine);
+            if (counts != nullptr) counts->add(parts[b].counts);
+            const bool is_last = count == 0 && (b + 1) * in_block >= n;
+            if (++joined != shape_.blocks_per_chunk && !is_last) continue;
+            digest.coarse = digest.fine;
+            *out++ = std::exchange(digest, {});
+            joined = 0;
+        }
     }
 }
 

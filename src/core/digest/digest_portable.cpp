@@ -84,7 +84,7 @@ void block_words(const std::uint64_t* x, std::size_t n, BlockDigest* out) {
 
 }  // namespace
 
-const DigestKernels kPortableDigest = {block<float>, block<double>, block_words, sketch};
+const DigestKernels kPortableDigest = {block<float>, block<double>, block_words, sketch, nullptr, nullptr};
 
 void portable_block_i64(const std::int64_t* x, std::size_t n, const CellRule& rule, BlockDigest* out,
                         std::byte* residues) {

@@ -58,7 +58,8 @@ bool backend_available(Backend backend) {
         case Backend::avx512:
             return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
                    __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw") &&
-                   __builtin_cpu_supports("avx512ifma") && __builtin_cpu_supports("bmi2");
+                   __builtin_cpu_supports("avx512ifma") && __builtin_cpu_supports("avx512vnni") &&
+                   __builtin_cpu_supports("bmi2");
     }
     return false;
 #else

@@ -10,7 +10,9 @@
 #include <limits>
 #include <numeric>
 #include <random>
+#include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "digest/coefficients.hpp"
@@ -305,6 +307,76 @@ TEST_P(Backends, EqualThePortableOneForSmallIntegers) {
         expect_portable(y.data(), n, rule);
         if (HasFatalFailure()) return;
         EXPECT_EQ(make(digest_kernels(GetParam()), y.data(), n, rule).digest.counts.tokens, 0U);
+    }
+}
+
+// Digests of dense scalars as they are stored, at an address that is no multiple of anything.
+void expect_portable_stored(Backend backend, DType scalar, const CellRule& rule,
+                            std::span<const std::byte> bytes, std::size_t offset) {
+    std::vector<std::byte> memory(offset + bytes.size());
+    std::copy(bytes.begin(), bytes.end(), memory.begin() + static_cast<std::ptrdiff_t>(offset));
+    const std::size_t n = bytes.size() / item_bytes(scalar);
+    const auto digests = [&](Backend with) {
+        DigestSettings settings;
+        settings.rule = rule;
+        settings.chunk_bytes = 8192;
+        Digester digester(settings, scalar, with);
+        std::vector<ChunkDigest> all(bytes.size() / 8192 + 1);
+        std::vector<std::byte> residues(residue_bytes(n, 4) + 16 * kResidueLine);
+        ElementCounts counts;
+        digester.chunks(dense_view(scalar, memory.data() + offset), 0, n, all.data(),
+                        rule.residue_bits == 0 ? nullptr : residues.data(), &counts);
+        return std::tuple(all, residues, counts.nans, counts.tokens);
+    };
+    ASSERT_TRUE(digests(backend) == digests(Backend::portable))
+        << dtype_name(scalar) << ", " << describe(rule, n) << ", offset " << offset;
+}
+
+constexpr DType kStored[] = {DType::boolean, DType::i8,  DType::u8,   DType::i16, DType::u16,
+                             DType::i32,     DType::u32, DType::bf16, DType::f16};
+
+TEST_P(Backends, EqualThePortableOneForScalarsAsTheyAreStored) {
+    Random random(test_seed(28));
+    for (const DType scalar : kStored) {
+        const std::size_t size = item_bytes(scalar);
+        std::vector<CellRule> rules = {*cell_rule({}, 4, scalar).operator->()};
+        if (is_floating(scalar)) {
+            rules.push_back(rule_of({1e-3, 0}, 4));
+            rules.push_back(rule_of({1e-3, 1e-3}, 2));
+        }
+        for (const CellRule& rule : rules) {
+            // Every length up to a few steps of any kernel, and around a block and a chunk.
+            for (std::size_t n = 1; n < 300; ++n) {
+                std::vector<std::byte> bytes(n * size);
+                for (std::byte& b : bytes)
+                    b = static_cast<std::byte>(random() >> 20);
+                expect_portable_stored(GetParam(), scalar, rule, bytes, random() % 64);
+                if (HasFatalFailure()) return;
+            }
+            for (int round = 0; round < 60; ++round) {
+                std::vector<std::byte> bytes((4096 * (1 + random() % 4) + random() % 400) / size * size -
+                                             200 / size * size);
+                const auto repeated = static_cast<std::byte>(random() >> 20);
+                for (std::byte& b : bytes)
+                    b = round % 3 == 0 ? repeated : static_cast<std::byte>(random() >> 20);
+                expect_portable_stored(GetParam(), scalar, rule, bytes, random() % 64);
+                if (HasFatalFailure()) return;
+            }
+            // The largest sums there are, in every place; zeros of both signs; NaN.
+            for (const unsigned value : {0x00U, 0xFFU, 0x7FU, 0x80U}) {
+                expect_portable_stored(GetParam(), scalar, rule,
+                                       std::vector<std::byte>(8192, static_cast<std::byte>(value)), 0);
+                if (HasFatalFailure()) return;
+            }
+            if (size != 2) continue;
+            std::vector<std::byte> every(2U << 16);
+            for (std::uint32_t bits = 0; bits < 1U << 16; ++bits) {
+                every[2 * bits] = static_cast<std::byte>(bits & 0xFF);
+                every[2 * bits + 1] = static_cast<std::byte>(bits >> 8);
+            }
+            expect_portable_stored(GetParam(), scalar, rule, every, 2);
+            if (HasFatalFailure()) return;
+        }
     }
 }
 
