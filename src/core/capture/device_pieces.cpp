@@ -29,7 +29,7 @@ struct Place {
 
 struct Job {
     const std::shared_ptr<PendingStep>& step;
-    const DevicePieces& from;
+    const DevicePieces& with;
     std::vector<const Piece*> pieces;
     std::vector<Place> places;
     std::size_t half = 0;  // bytes that hold any piece
@@ -93,7 +93,7 @@ class Worker {
     // Puts the copies of a piece into the streams.
     Result<> begin(const Piece& piece, unsigned half) {
         for (const Segment& segment : piece.segments) {
-            const DeviceArray* const array = job_.from.arrays[segment.field];
+            const DeviceArray* const array = job_.with.arrays[segment.field];
             if (array != nullptr && segment.items != 0) TWR_CHECK(copy(*array, segment, half));
         }
         for (std::size_t i = 0; i < workspaces_.size(); ++i) {
@@ -135,14 +135,14 @@ class Worker {
         load.piece = &piece;
         load.image = image(half);
         load.make_sums = !layout.recorded;
-        if (StagingRing* const ring = job_.from.ring; ring != nullptr) {
+        if (StagingRing* const ring = job_.with.ring; ring != nullptr) {
             std::byte* const block = ring->allocate(piece.bytes, waited);
             if (block == nullptr)
                 return Error{ErrorCode::internal, "a piece is larger than the staging memory allows"};
             std::memcpy(block, image(half), piece.bytes);
             load.image = load.block = block;
         }
-        job_.from.pipeline.submit(std::move(load));
+        job_.with.pipeline.submit(std::move(load));
         return success();
     }
 
@@ -153,13 +153,13 @@ class Worker {
 
 }  // namespace
 
-Result<> bring_pieces(const std::shared_ptr<PendingStep>& step, const DevicePieces& from, double& waited) {
-    Job job{step, from, {}, {}};
+Result<> bring_pieces(const std::shared_ptr<PendingStep>& step, const DevicePieces& with, double& waited) {
+    Job job{step, with, {}, {}};
     std::uint64_t bytes = 0;
     for (const Piece& piece : step->layout->pieces) {
         bool is_brought = false;
         for (const Segment& segment : piece.segments) {
-            const DeviceArray* const array = from.arrays[segment.field];
+            const DeviceArray* const array = with.arrays[segment.field];
             if (array == nullptr || segment.items == 0) continue;
             TWR_CHECK(check_array(*array));
             job.add(*array);
@@ -172,18 +172,23 @@ Result<> bring_pieces(const std::shared_ptr<PendingStep>& step, const DevicePiec
     }
     if (job.pieces.empty()) return success();
     if (device_runtime() == nullptr) return Error{ErrorCode::unsupported, probe_devices().reason};
-    std::mutex mutex;  // protects failure and longest
+    std::mutex mutex;  // protects what follows
     std::optional<Error> failure;
+    std::optional<Error> no_memory;  // of a thread that could not begin
     double longest = 0;
     const auto work = [&](int number) {
-        if (number >= kMostWorkers) return;
+        if (number >= kMostWorkers || static_cast<std::size_t>(number) >= job.pieces.size()) return;
         double own = 0;
         Result<> done = out_of_memory();
         try {
             Worker worker(job);
             done = worker.prepare();
             // Where there is no memory for one more, the others do the work.
-            if (!done && number != 0 && done.error().code == ErrorCode::out_of_memory) return;
+            if (!done && done.error().code == ErrorCode::out_of_memory) {
+                const std::lock_guard guard(mutex);
+                no_memory = std::move(done).error();
+                return;
+            }
             if (done) done = worker.run(own);
         } catch (const std::exception&) {  // done stays out_of_memory()
         }
@@ -193,13 +198,14 @@ Result<> bring_pieces(const std::shared_ptr<PendingStep>& step, const DevicePiec
         job.next = job.pieces.size();
         if (!failure) failure = std::move(done).error();
     };
-    if (job.pieces.size() < 2 || bytes < kTeamBytes || from.team.size() == 1) {
+    if (job.pieces.size() < 2 || bytes < kTeamBytes || with.team.size() == 1) {
         work(0);
     } else {
-        from.team.run(work);
+        with.team.run(work);
     }
     waited += longest;
     if (failure) return std::move(*failure);
+    if (job.next < job.pieces.size()) return *no_memory;
     return success();
 }
 

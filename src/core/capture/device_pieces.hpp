@@ -10,7 +10,7 @@
 
 namespace twinrun {
 
-// What the pieces are brought with. All but the arrays outlives the calls.
+// What is brought, and with what. All of it outlives the call.
 struct DevicePieces {
     Team& team;
     StagingRing* ring;  // null: a thread processes each piece that it brought
@@ -23,6 +23,6 @@ struct DevicePieces {
 // threads have a piece each on its way, and another under work. The bytes of fields that are not
 // brought are left as they are. waited: grows by the seconds that one thread, at most, waited for
 // the ring. Errors: the devices'; out_of_memory.
-Result<> bring_pieces(const std::shared_ptr<PendingStep>& step, const DevicePieces& from, double& waited);
+Result<> bring_pieces(const std::shared_ptr<PendingStep>& step, const DevicePieces& with, double& waited);
 
 }  // namespace twinrun

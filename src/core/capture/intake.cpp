@@ -182,14 +182,13 @@ Result<> Intake::digest_in_place(PendingStep& step, const Piece& piece, std::byt
 }
 
 Result<> Intake::take_piece(const std::shared_ptr<PendingStep>& step, const Piece& piece, bool digest_now,
-                            std::vector<std::byte>& scratch, double& waited) {
+                            Own& own, double& waited) {
     const bool keep_data = step->layout->keep_data;
     const std::size_t image_bytes = keep_data || !digest_now ? piece.bytes : 0;
     const std::size_t bytes = image_bytes + (digest_now ? piece.residue_bytes : 0);
     Load load;
     load.step = step;
     load.piece = &piece;
-    AlignedBytes own;
     RingBlock block(ring_);
     std::byte* memory = nullptr;
     if (ring_ != nullptr) {
@@ -198,7 +197,7 @@ Result<> Intake::take_piece(const std::shared_ptr<PendingStep>& step, const Piec
             return Error{ErrorCode::internal, "a piece is larger than the staging memory allows"};
         block.block = memory;
     } else {
-        memory = own.reserve(bytes);
+        memory = own.piece.reserve(bytes);
     }
     std::byte* residues = memory + image_bytes;
     Result<> done = success();
@@ -210,7 +209,7 @@ Result<> Intake::take_piece(const std::shared_ptr<PendingStep>& step, const Piec
         load.make_digests = true;
     } else {
         done = image_bytes != 0 ? Pipeline::digest(*step, piece, memory, residues)
-                                : digest_in_place(*step, piece, residues, scratch);
+                                : digest_in_place(*step, piece, residues, own.slice);
         load.residues = residues;
     }
     TWR_CHECK(std::move(done));
@@ -228,9 +227,9 @@ Result<> Intake::take_host(const std::shared_ptr<PendingStep>& step, bool digest
         bytes += piece.bytes;
     }
     if (pieces.size() < 2 || bytes < kTeamBytes || team_.size() == 1) {
-        std::vector<std::byte> scratch;
+        Own own;
         for (const Piece* piece : pieces)
-            TWR_CHECK(take_piece(step, *piece, digest_now, scratch, waited));
+            TWR_CHECK(take_piece(step, *piece, digest_now, own, waited));
         return success();
     }
     std::atomic<std::size_t> next = 0;
@@ -238,14 +237,14 @@ Result<> Intake::take_host(const std::shared_ptr<PendingStep>& step, bool digest
     std::optional<Error> failure;
     double longest = 0;
     team_.run([&](int) {
-        double own = 0;
-        std::vector<std::byte> scratch;
+        double own_wait = 0;
+        Own own;
         for (;;) {
             const std::size_t i = next++;
             if (i >= pieces.size()) break;
             Result<> done = out_of_memory();
             try {
-                done = take_piece(step, *pieces[i], digest_now, scratch, own);
+                done = take_piece(step, *pieces[i], digest_now, own, own_wait);
             } catch (const std::exception&) {  // done stays out_of_memory()
             }
             if (done) continue;
@@ -254,7 +253,7 @@ Result<> Intake::take_host(const std::shared_ptr<PendingStep>& step, bool digest
             if (!failure) failure = std::move(done).error();
         }
         const std::lock_guard guard(mutex);
-        longest = std::max(longest, own);
+        longest = std::max(longest, own_wait);
     });
     waited += longest;
     if (failure) return std::move(*failure);

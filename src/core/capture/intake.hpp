@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "base/aligned.hpp"
 #include "base/result.hpp"
 #include "capture/device_stage.hpp"
 #include "capture/layout.hpp"
@@ -73,8 +74,13 @@ class Intake {
                              std::uint64_t offset, std::span<const std::byte> bytes, double& waited);
     void leave_on_devices(PendingStep& step, const OnDevices& fields,
                           const std::shared_ptr<StagedArrays>& staged) const;
+    // Memory of one thread, from piece to piece.
+    struct Own {
+        AlignedBytes piece;            // without a ring
+        std::vector<std::byte> slice;  // that no single view describes
+    };
     Result<> take_piece(const std::shared_ptr<PendingStep>& step, const Piece& piece, bool digest_now,
-                        std::vector<std::byte>& scratch, double& waited);
+                        Own& own, double& waited);
     Result<> digest_in_place(PendingStep& step, const Piece& piece, std::byte* residues,
                              std::vector<std::byte>& scratch);
     void copy_out_of(const Piece& piece, std::byte* image) const;

@@ -40,7 +40,7 @@ struct StepLayout {
     std::vector<Piece> pieces;          // in the order of the data file
     std::uint64_t file_bytes = 0;       // of the data file; 0: none is kept
     std::uint64_t array_bytes = 0;      // of all fields, without padding
-    // Estimate of the heap memory for the digests of one step under way.
+    // Estimate of the heap memory for the digests of one step under way, and for their file.
     std::uint64_t digest_bytes = 0;
     bool keep_data = true;
     bool recorded = false;  // data is stored as differences

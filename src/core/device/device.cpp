@@ -202,11 +202,11 @@ Result<> DeviceStream::wait_soon() {
 Result<> wait_soon(int device, EventHandle event) {
     const auto begin = std::chrono::steady_clock::now();
     std::chrono::nanoseconds waited{0};
-    while (waited < kAskedAtTimesFor) {
+    while (waited < kNapsUntil) {
         bool is_done = false;
         TWR_CHECK(to_result(device_runtime()->event_done(device, event, &is_done)));
         if (is_done) return success();
-        if (waited >= kAskedFor) std::this_thread::sleep_for(waited / 64);
+        if (waited >= kSpinsUntil) std::this_thread::sleep_for(waited / 64);
         waited = std::chrono::steady_clock::now() - begin;
     }
     return to_result(device_runtime()->wait_event(device, event));

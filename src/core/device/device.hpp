@@ -144,12 +144,12 @@ class DeviceMemory {
     std::size_t bytes_ = 0;
 };
 
-// Blocks the thread until the device has reached the event. First it asks all the time. Then it
-// sleeps between two questions for a 64th of the time so far, to be late by no more. In the end it
-// waits for the device's call: that takes no processor time, but wakes up 0.06 to 0.2 ms late (H200,
-// a virtual machine).
-inline constexpr std::chrono::microseconds kAskedFor{250};
-inline constexpr std::chrono::milliseconds kAskedAtTimesFor{20};
+// Blocks the thread until the device has reached the event. Until kSpinsUntil it asks all the time.
+// Until kNapsUntil it asks every 64th of the time so far, or as often as the system's timer wakes
+// it up, which is some 0.07 ms. Then it calls the device's wait, which takes no processor time, but
+// wakes up 0.06 to 0.2 ms late (H200, a virtual machine).
+inline constexpr std::chrono::microseconds kSpinsUntil{250};
+inline constexpr std::chrono::milliseconds kNapsUntil{20};
 Result<> wait_soon(int device, EventHandle event);
 
 // A stream of our own and events, owned.
@@ -170,7 +170,7 @@ class DeviceStream {
     Result<> lead(StreamHandle other);
     // Blocks the thread until all work put in so far is done.
     Result<> wait();
-    // The same, for work that ends soon: to sleep and to wake up would take longer.
+    // The same, sooner: see twinrun::wait_soon.
     Result<> wait_soon();
 
    private:

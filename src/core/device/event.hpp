@@ -28,7 +28,7 @@ class DeviceEvent {
     }
     // Blocks the thread until the device has reached the event.
     Result<> wait() const { return to_result(device_runtime()->wait_event(device_, event_)); }
-    // As wait(), for work that ends soon: to sleep and to wake up would take longer.
+    // As wait(), sooner: see twinrun::wait_soon.
     Result<> wait_soon() const { return twinrun::wait_soon(device_, event_); }
     // Whether the device has come to it; does not wait.
     Result<bool> done() const {

@@ -342,8 +342,8 @@ struct PairsLayout {
         shares_at = first_at + device_aligned((n + 1) * sizeof(std::uint32_t));
         tables_bytes = shares_at + device_aligned(shares * sizeof(Share));
     }
-    // Calls take(share) for each, in order. The first are large, so that a block seldom begins anew;
-    // the last are small, so that all blocks end at nearly the same time.
+    // Calls take(share) for each, in order. The first are large, so that a block seldom begins
+    // anew; the last are small, so that all blocks end at nearly the same time.
     template <typename Take>
     void each_share(int device, const DeviceDifference& what, const DevicePart* part, std::size_t n,
                     const Take& take) const {
@@ -356,7 +356,7 @@ struct PairsLayout {
                 std::uint64_t size = (tiles - at) / parts_of_left / kWarps * kWarps;
                 if (size < kWarps) size = kWarps;
                 if (size > kMostShareTiles) size = kMostShareTiles;
-                if (size + size / 2 >= end - at) size = end - at;
+                if (size > kWarps ? size + size / 2 >= end - at : size > end - at) size = end - at;
                 take(Share{at, static_cast<std::uint32_t>(size), static_cast<std::uint32_t>(i)});
                 at += size;
             }
@@ -469,7 +469,8 @@ DeviceStatus compare_pairs(int device, const DeviceDifference& what, const Devic
     if (status.failed) return status;
     TWR_GPU_LAUNCHED("comparison of pairs of arrays");
     std::uint64_t counters = (layout.most_words - 1) / (std::uint64_t{kPairThreads} * kMarksEach) + 1;
-    if (counters > kMostFinishBlocks / n) counters = n < kMostFinishBlocks ? kMostFinishBlocks / n : 1;
+    const std::uint64_t most = n < kMostFinishBlocks ? kMostFinishBlocks / n : 1;
+    if (counters > most) counters = most;
     const dim3 finishers(static_cast<unsigned>(n), static_cast<unsigned>(counters));
     finish_pairs<<<finishers, kPairThreads, 0, queue>>>(
         work, reinterpret_cast<const std::uint32_t*>(tables + layout.first_at), results);

@@ -182,8 +182,8 @@ __global__ void __launch_bounds__(kFinishThreads)
     put_together(partials, count, totals, scalars, found, result);
 }
 
-// Column x of the grid's blocks is of pair x: each block counts some of its chunks, and the last one
-// puts the rest together. first_share: the number of each part's first share, and that of all.
+// Column x of the grid's blocks is of pair x: each block counts some of its chunks, and the last
+// one puts the rest together. first_share: the number of each part's first share, and that of all.
 __global__ void __launch_bounds__(kPairThreads)
     finish_pairs(const Work work, const std::uint32_t* first_share, DevicePairResult* results) {
     __shared__ Partial found[kPairThreads];

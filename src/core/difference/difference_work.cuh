@@ -28,8 +28,8 @@ constexpr unsigned kFinishThreads = 256;
 constexpr unsigned kPairThreads = 256;  // that sum up one of many pairs
 constexpr unsigned kMarksEach = 4;      // words of marks that such a thread counts, if blocks suffice
 constexpr unsigned kMostFinishBlocks = 4096;
-constexpr unsigned kSharesEach = 4;  // a block, of the tiles that are left
-constexpr std::uint64_t kMostShareTiles = std::uint64_t{1} << 20;
+constexpr unsigned kSharesEach = 4;                 // a block, of the tiles that are left
+constexpr std::uint64_t kMostShareTiles = 1 << 16;  // a block counts their scalars in 32 bits
 
 // The compiler no longer knows where a value came from: what was computed from it before is not
 // kept for later.

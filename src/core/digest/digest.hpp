@@ -93,7 +93,7 @@ struct DigestKernels {
     void (*sketch)(const std::byte* a, const std::byte* b, std::size_t n, unsigned bits, SketchBlock* out);
     // Booleans, integers of up to 32 bits and bfloat16, as they are stored, under the exact rule of
     // their type: n scalars of consecutive blocks, of which only the last may be short. out: one a
-    // block. Null: the backend has no such kernel, and they are converted first.
+    // block. In any environment. Null: the backend has no such kernel, and they are converted.
     void (*stored_blocks)(const std::byte* x, DType scalar, std::size_t n, BlockDigest* out);
     // float16 or bfloat16 as float32, exact; a NaN stays a NaN. Null: load() does so.
     void (*widen)(const std::byte* x, DType scalar, std::size_t n, float* to);

@@ -1,9 +1,9 @@
 // Scalars of one or two bytes that stand for themselves: products with the digits of coefficients.
 //
 // A coefficient r_i is sum_k d_ik 2^(B k) with signed digits, |d_ik| <= 2^(B - 1); the last one is
-// what is left. The digest of small x_i is sum_k 2^(B k) sum_i d_ik x_i, and the inner sums are what
-// instructions for products of 8 or 16 bits make. Where these take scalars with a sign only, or
-// without one only, others get a bias, which is taken off at the end.
+// what is left. The digest of small x_i is sum_k 2^(B k) sum_i d_ik x_i, and the inner sums are
+// what instructions for products of 8 or 16 bits make. Where these take scalars with a sign only,
+// or without one only, others get a bias, which is taken off at the end.
 #pragma once
 
 #include <array>
@@ -85,7 +85,7 @@ std::uint64_t joined(const std::array<std::int64_t, kPlanes>& sums) {
     return all;
 }
 
-// For 16-bit scalars: two products are below 2^26, and kMostAdded times that below 2^31.
+// For 16-bit scalars: two products are at most 2^26, and kMostAdded times that below 2^31.
 inline constexpr unsigned kDigitBits16 = 11;
 inline constexpr unsigned kPlanes16 = 6;
 inline constexpr std::size_t kMostAdded = 31;

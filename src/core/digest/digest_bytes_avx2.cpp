@@ -1,5 +1,6 @@
-// 32 bytes a step. Two products of a byte and a 7-bit digit are added in 16 bits, where 2 * 255 * 64
-// is the most, and then in 32 bits. Two products of 16-bit scalars are added in 32 bits at once.
+// 32 bytes a step. Two products of a byte and a 7-bit digit are added in 16 bits, where
+// 2 * 255 * 64 is the most, and then in 32 bits. Two products of 16-bit scalars are added in 32
+// bits at once.
 #include <immintrin.h>
 
 #include <algorithm>

@@ -48,7 +48,7 @@ bool is_stored(const CellRule& rule, DType scalar) {
 }
 bool is_in_place(const ElementView& view) { return view.dense() && !view.swap; }
 
-constexpr std::size_t kBlocksTogether = 12;  // a multiple of what kernels take at once
+constexpr std::size_t kBlocksTogether = 12;  // a multiple of what kernels take at once, for speed
 
 }  // namespace
 

@@ -229,6 +229,9 @@ class MetadataNodes final : public NodeSource {
 // wrote it, even if the rest is damaged.
 bool is_metadata_file(const std::string& path);
 
+// Estimate of the memory that a writer of these fields holds until it is finished.
+[[nodiscard]] std::uint64_t writer_bytes(std::span<const FieldMetadata> fields);
+
 // Writes a metadata file: declare all fields, write their sections in any order and from any
 // thread, commit. Until then only a temporary file exists; without a commit it is removed.
 class MetadataWriter {

@@ -66,7 +66,18 @@ Result<std::unique_ptr<MetadataWriter>> MetadataWriter::create(FileSystem& syste
     TWR_TRY(writer->output_, system.create(writer->temporary_, end));
     return writer;
 } catch (const std::bad_alloc&) {
-    return Error{ErrorCode::out_of_memory, path + ": not enough memory for the checksums of its pages"};
+    return Error{ErrorCode::out_of_memory, path + ": not enough memory for its sections"};
+}
+
+std::uint64_t writer_bytes(std::span<const FieldMetadata> fields) {
+    std::uint64_t bytes = 0;
+    for (const FieldMetadata& field : fields) {
+        std::uint64_t own = 0;
+        for (std::size_t s = 0; s < kSections; ++s)
+            own += round_up(field.section_bytes(static_cast<Section>(s)), 8);
+        if (own < kGatheredField) bytes += own;
+    }
+    return std::min(bytes, kGatheredInAll);
 }
 
 // The field's sections lie from begin to end.

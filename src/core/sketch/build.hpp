@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/unset_bytes.hpp"
 #include "digest/sums.hpp"
 #include "metadata/metadata.hpp"
 #include "source/source.hpp"
@@ -89,7 +90,7 @@ struct BuiltSums {
 struct BuiltField {
     std::vector<std::uint64_t> tree;
     std::vector<std::uint64_t> fine;
-    std::vector<std::byte> residues;
+    UnsetBytes residues;
     ElementCounts counts;
     double largest = 0;  // FieldMetadata::largest_sampled
     std::optional<BuiltSums> sums;

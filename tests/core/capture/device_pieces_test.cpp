@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <random>
 #include <string>
@@ -15,6 +16,7 @@
 
 #include "capture/session.hpp"
 #include "support/device.hpp"
+#include "support/device_faults.hpp"
 #include "support/record.hpp"
 #include "support/session.hpp"
 
@@ -74,10 +76,13 @@ class DevicePiecesTest : public ::testing::Test {
     }
     void TearDown() override { fs::remove_all(folder_); }
 
-    // The data files of a run of three steps, by name.
-    std::map<std::string, std::vector<std::byte>> captured(const std::string& name,
-                                                           const std::vector<Field>& fields, bool on_devices,
-                                                           const SessionSettings& settings) {
+    using Files = std::map<std::string, std::vector<std::byte>>;
+    // The data files of a run, by name. in_use, done: called when the arrays are there, and when the
+    // run is closed.
+    Files captured(
+        const std::string& name, const std::vector<Field>& fields, bool on_devices,
+        const SessionSettings& settings, std::int64_t steps = 3, bool may_fail = false,
+        const std::function<void()>& in_use = [] {}, const std::function<void()>& done = [] {}) {
         const std::string path = (folder_ / name).string();
         std::vector<OnDevice> memory;
         std::vector<CapturedField> list;
@@ -100,17 +105,19 @@ class DevicePiecesTest : public ::testing::Test {
             }
             list.push_back(one);
         }
+        in_use();
         auto session = testing::open_run(testing::unsynced_file_system(), path, settings);
         EXPECT_TRUE(session) << session.error().message;
-        for (std::int64_t step = 0; session && step < 3; ++step) {
+        for (std::int64_t step = 0; session && step < steps; ++step) {
             const auto taken = (*session)->capture_fields(step, list);
-            EXPECT_TRUE(taken) << taken.error().message;
+            EXPECT_TRUE(taken || may_fail) << taken.error().message;
         }
         if (session) {
             const auto lost = (*session)->close();
-            EXPECT_TRUE(lost && lost->empty());
+            EXPECT_TRUE((lost && lost->empty()) || may_fail);
         }
-        std::map<std::string, std::vector<std::byte>> files;
+        done();
+        Files files;
         for (const auto& entry : fs::recursive_directory_iterator(path)) {
             if (entry.path().extension() != ".data") continue;
             auto bytes = read_whole_file(entry.path().string(), 1 << 30);
@@ -158,6 +165,48 @@ TEST_F(DevicePiecesTest, EqualThoseFromTheHost) {
             EXPECT_TRUE(there->second == bytes) << name;
         }
         if (HasFailure()) return;
+    }
+}
+
+// Several threads, each of which may lack memory or lose its device: what is there is whole.
+TEST_F(DevicePiecesTest, AreWholeOrNotThereWhicheverCallFails) {
+    TWR_FAKE_DEVICE(fake);
+    const std::vector<int> devices = probe_devices().usable();
+    Random random(8);
+    std::vector<Field> fields;
+    for (std::size_t f = 0; f < 3; ++f) {
+        fields.push_back(some_field(f, 500'000, random, devices));
+        fields.back().device = f == 1 ? devices.back() : devices.front();
+        fields.back().step = f == 1 ? 3 : 1;
+        fields.back().swap = false;
+    }
+    for (const bool background : {false, true}) {
+        SessionSettings settings;
+        settings.history.tolerance.atol = 1e-6;
+        settings.threads = 4;
+        settings.background = background;
+        settings.memory_bytes = 32 << 20;
+        const Files wanted = captured("host", fields, false, settings, 1);
+        ASSERT_EQ(wanted.size(), 1U);
+        std::uint64_t calls = 0;
+        ASSERT_TRUE(captured(
+                        "devices", fields, true, settings, 1, false, [&] { fake->fail(""); },
+                        [&] { calls = fake->calls("any"); }) == wanted);
+        ASSERT_GT(calls, 0U);
+        std::size_t lost = 0;
+        for (const std::string code : {"out_of_memory", "io"}) {
+            for (std::uint64_t at = 1; at <= calls; at += calls / 40 + 1) {
+                const std::string fault = "any:" + std::to_string(at) + ":" + code;
+                SCOPED_TRACE(fault + ", background " + std::to_string(background));
+                const Files there = captured(
+                    "devices", fields, true, settings, 1, true,
+                    [&] { ASSERT_TRUE(fake->fail(fault.c_str())); }, [&] { fake->fail(""); });
+                lost += there.empty() ? 1 : 0;
+                EXPECT_TRUE(there.empty() || there == wanted);
+                if (HasFailure()) return;
+            }
+        }
+        EXPECT_GT(lost, 0U);
     }
 }
 

@@ -312,19 +312,21 @@ TEST_P(Backends, EqualThePortableOneForSmallIntegers) {
 
 // Digests of dense scalars as they are stored, at an address that is no multiple of anything.
 void expect_portable_stored(Backend backend, DType scalar, const CellRule& rule,
-                            std::span<const std::byte> bytes, std::size_t offset) {
+                            std::span<const std::byte> bytes, std::size_t offset,
+                            std::uint32_t chunk_bytes = 8192) {
     std::vector<std::byte> memory(offset + bytes.size());
     std::copy(bytes.begin(), bytes.end(), memory.begin() + static_cast<std::ptrdiff_t>(offset));
     const std::size_t n = bytes.size() / item_bytes(scalar);
+    const std::size_t first = chunk_bytes == 8192 ? 0 : n / 3;  // where the digests begin
     const auto digests = [&](Backend with) {
         DigestSettings settings;
         settings.rule = rule;
-        settings.chunk_bytes = 8192;
+        settings.chunk_bytes = chunk_bytes;
         Digester digester(settings, scalar, with);
-        std::vector<ChunkDigest> all(bytes.size() / 8192 + 1);
+        std::vector<ChunkDigest> all(bytes.size() / chunk_bytes + 1);
         std::vector<std::byte> residues(residue_bytes(n, 4) + 16 * kResidueLine);
         ElementCounts counts;
-        digester.chunks(dense_view(scalar, memory.data() + offset), 0, n, all.data(),
+        digester.chunks(dense_view(scalar, memory.data() + offset), first, n - first, all.data(),
                         rule.residue_bits == 0 ? nullptr : residues.data(), &counts);
         return std::tuple(all, residues, counts.nans, counts.tokens);
     };
@@ -360,6 +362,14 @@ TEST_P(Backends, EqualThePortableOneForScalarsAsTheyAreStored) {
                 for (std::byte& b : bytes)
                     b = round % 3 == 0 ? repeated : static_cast<std::byte>(random() >> 20);
                 expect_portable_stored(GetParam(), scalar, rule, bytes, random() % 64);
+                if (HasFatalFailure()) return;
+            }
+            // Chunks of many blocks.
+            for (const std::uint32_t chunk : {4096U, 65536U, 1U << 20}) {
+                std::vector<std::byte> bytes((1 << 18) + 4096 * (random() % 30) + 600 * size);
+                for (std::byte& b : bytes)
+                    b = static_cast<std::byte>(random() >> 20);
+                expect_portable_stored(GetParam(), scalar, rule, bytes, random() % 64, chunk);
                 if (HasFatalFailure()) return;
             }
             // The largest sums there are, in every place; zeros of both signs; NaN.
