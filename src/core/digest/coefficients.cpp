@@ -27,4 +27,12 @@ const Coefficients& coefficients() {
     return once;
 }
 
+std::uint64_t coefficients_until(std::size_t n) {
+    const Coefficients& table = coefficients();
+    std::uint64_t sum = table.sums[n / 8];
+    for (std::size_t i = n / 8 * 8; i < n; ++i)
+        sum = add61(sum, table.r[i]);
+    return sum;
+}
+
 }  // namespace twinrun

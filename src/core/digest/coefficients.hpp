@@ -26,5 +26,7 @@ struct Coefficients {
 
 // Built at first use, then constant.
 const Coefficients& coefficients();
+// The sum of the coefficients of the first n scalars of a block, mod p.
+std::uint64_t coefficients_until(std::size_t n);
 
 }  // namespace twinrun

@@ -13,9 +13,7 @@ namespace twinrun {
 namespace {
 
 constexpr std::size_t kStep = 32;
-constexpr unsigned kDigitBits = 7;
-constexpr unsigned kPlanes = 9;
-using ByteDigits = Digits<std::int8_t, kDigitBits, kPlanes>;
+using ByteDigits = ByteDigits7;
 
 __m256i load(const void* x) { return _mm256_loadu_si256(static_cast<const __m256i*>(x)); }
 void put(void* x, __m256i v) { _mm256_store_si256(static_cast<__m256i*>(x), v); }
@@ -34,27 +32,27 @@ std::int64_t sum_of_lanes(__m256i v) {
 // The bytes of a block: n of them, and zeros up to a whole step.
 using Bytes = std::array<std::uint8_t, kBlockBytes>;
 
-std::uint64_t sum_of(const std::uint8_t* bytes, std::size_t n) {
-    const ByteDigits& table = digits<std::int8_t, kDigitBits, kPlanes>();
+void digest_bytes(const std::uint8_t* bytes, DType scalar, std::size_t n, BlockDigest* out) {
+    const ByteDigits& table = byte_digits_7();
     const __m256i ones = _mm256_set1_epi16(1);
-    __m256i sums[kPlanes]{};
+    __m256i sums[ByteDigits::kPlanes]{};
     for (std::size_t i = 0; i < n; i += kStep) {
         const __m256i v = load(bytes + i);
 #pragma GCC unroll 9
-        for (unsigned k = 0; k < kPlanes; ++k) {
+        for (unsigned k = 0; k < ByteDigits::kPlanes; ++k) {
             const __m256i pairs = _mm256_maddubs_epi16(v, load(&table.plane[k][i]));
             sums[k] = _mm256_add_epi32(sums[k], _mm256_madd_epi16(pairs, ones));
         }
     }
-    std::array<std::int64_t, kPlanes> all;
-    for (unsigned k = 0; k < kPlanes; ++k)
+    std::array<std::int64_t, ByteDigits::kPlanes> all;
+    for (unsigned k = 0; k < ByteDigits::kPlanes; ++k)
         all[k] = sum_of_lanes(widened(sums[k]));
-    return joined<kDigitBits>(all);
+    take_bytes(all, ByteDigits::kBits, scalar, n, out);
 }
 
 void block_8(const std::byte* x, DType scalar, std::size_t n, BlockDigest* out) {
     if (scalar == DType::u8 && n % kStep == 0)
-        return take_bytes(sum_of(reinterpret_cast<const std::uint8_t*>(x), n), scalar, n, out);
+        return digest_bytes(reinterpret_cast<const std::uint8_t*>(x), scalar, n, out);
     alignas(32) Bytes bytes;
     const std::size_t whole = n / kStep * kStep;
     const auto prepare = [&](std::size_t at, __m256i v) {
@@ -73,7 +71,7 @@ void block_8(const std::byte* x, DType scalar, std::size_t n, BlockDigest* out) 
         prepare(whole, load(rest.data()));
         std::memset(bytes.data() + n, 0, whole + kStep - n);
     }
-    take_bytes(sum_of(bytes.data(), n), scalar, n, out);
+    digest_bytes(bytes.data(), scalar, n, out);
 }
 
 // 16 scalars of 16 bits, with a sign.
@@ -95,11 +93,11 @@ template <DType kScalar>
 void block_16(const std::byte* x, std::size_t n, BlockDigest* out) {
     constexpr std::size_t kScalars = kStep / 2;
     const Digits16& table = digits_16();
-    __m256i wide[kPlanes16]{};
+    __m256i wide[Digits16::kPlanes]{};
     std::uint64_t nans = 0;
     for (std::size_t i = 0; i < n;) {
         const std::size_t end = std::min(n, i + kMostAdded * kScalars);
-        __m256i sums[kPlanes16]{};
+        __m256i sums[Digits16::kPlanes]{};
         for (; i < end; i += kScalars) {
             __m256i v = _mm256_setzero_si256();
             if (n - i >= kScalars) {
@@ -112,16 +110,16 @@ void block_16(const std::byte* x, std::size_t n, BlockDigest* out) {
                 v = load(rest.data());
             }
 #pragma GCC unroll 6
-            for (unsigned k = 0; k < kPlanes16; ++k)
+            for (unsigned k = 0; k < Digits16::kPlanes; ++k)
                 sums[k] = _mm256_add_epi32(sums[k], _mm256_madd_epi16(v, load(&table.plane[k][i])));
         }
-        for (unsigned k = 0; k < kPlanes16; ++k)
+        for (unsigned k = 0; k < Digits16::kPlanes; ++k)
             wide[k] = _mm256_add_epi64(wide[k], widened(sums[k]));
     }
-    std::array<std::int64_t, kPlanes16> all;
-    for (unsigned k = 0; k < kPlanes16; ++k)
+    std::array<std::int64_t, Digits16::kPlanes> all;
+    for (unsigned k = 0; k < Digits16::kPlanes; ++k)
         all[k] = sum_of_lanes(wide[k]);
-    take_16(joined<kDigitBits16>(all), kScalar, n, nans, out);
+    take_16(all, kScalar, n, nans, out);
 }
 
 }  // namespace

@@ -18,9 +18,7 @@ namespace twinrun {
 namespace {
 
 constexpr std::size_t kStep = 64;
-constexpr unsigned kDigitBits = 8;
-constexpr unsigned kPlanes = 8;
-using ByteDigits = Digits<std::int8_t, kDigitBits, kPlanes>;
+using ByteDigits = ByteDigits8;
 
 // The prefetchers of the hardware stop at every page, which is every block. What the next blocks
 // begin with is fetched while these are worked on.
@@ -45,11 +43,11 @@ template <DType kScalar>
 
 template <DType kScalar, std::size_t kBlocks>
 void blocks_8(const std::byte* x, std::size_t n, BlockDigest* out) {
-    const ByteDigits& table = digits<std::int8_t, kDigitBits, kPlanes>();
-    __m512i sums[kBlocks][kPlanes]{};
+    const ByteDigits& table = byte_digits_8();
+    __m512i sums[kBlocks][ByteDigits::kPlanes]{};
     const auto add = [&](std::size_t i, const __m512i* v) {
 #pragma GCC unroll 8
-        for (unsigned k = 0; k < kPlanes; ++k) {
+        for (unsigned k = 0; k < ByteDigits::kPlanes; ++k) {
             const __m512i digit = _mm512_load_si512(&table.plane[k][i]);
 #pragma GCC unroll 3
             for (std::size_t b = 0; b < kBlocks; ++b)
@@ -72,10 +70,10 @@ void blocks_8(const std::byte* x, std::size_t n, BlockDigest* out) {
         add(i, v);
     }
     for (std::size_t b = 0; b < kBlocks; ++b) {
-        std::array<std::int64_t, kPlanes> all;
-        for (unsigned k = 0; k < kPlanes; ++k)
+        std::array<std::int64_t, ByteDigits::kPlanes> all;
+        for (unsigned k = 0; k < ByteDigits::kPlanes; ++k)
             all[k] = _mm512_reduce_add_epi32(sums[b][k]);
-        take_bytes(joined<kDigitBits>(all), kScalar, n, out + b);
+        take_bytes(all, ByteDigits::kBits, kScalar, n, out + b);
     }
 }
 
@@ -103,14 +101,14 @@ template <DType kScalar, std::size_t kBlocks>
 void blocks_16(const std::byte* x, std::size_t n, BlockDigest* out) {
     constexpr std::size_t kScalars = kStep / 2;
     const Digits16& table = digits_16();
-    __m512i wide[kBlocks][kPlanes16]{};
+    __m512i wide[kBlocks][Digits16::kPlanes]{};
     std::uint64_t nans[kBlocks]{};
     const std::size_t whole = n / kScalars * kScalars;
     for (std::size_t i = 0; i < n;) {
-        __m512i sums[kBlocks][kPlanes16]{};
+        __m512i sums[kBlocks][Digits16::kPlanes]{};
         const auto add = [&](const __m512i* v) {
 #pragma GCC unroll 6
-            for (unsigned k = 0; k < kPlanes16; ++k) {
+            for (unsigned k = 0; k < Digits16::kPlanes; ++k) {
                 const __m512i digit = _mm512_load_si512(&table.plane[k][i]);
 #pragma GCC unroll 4
                 for (std::size_t b = 0; b < kBlocks; ++b)
@@ -136,15 +134,15 @@ void blocks_16(const std::byte* x, std::size_t n, BlockDigest* out) {
             add(v);
         }
         for (std::size_t b = 0; b < kBlocks; ++b) {
-            for (unsigned k = 0; k < kPlanes16; ++k)
+            for (unsigned k = 0; k < Digits16::kPlanes; ++k)
                 wide[b][k] = _mm512_add_epi64(wide[b][k], widened(sums[b][k]));
         }
     }
     for (std::size_t b = 0; b < kBlocks; ++b) {
-        std::array<std::int64_t, kPlanes16> all;
-        for (unsigned k = 0; k < kPlanes16; ++k)
+        std::array<std::int64_t, Digits16::kPlanes> all;
+        for (unsigned k = 0; k < Digits16::kPlanes; ++k)
             all[k] = _mm512_reduce_add_epi64(wide[b][k]);
-        take_16(joined<kDigitBits16>(all), kScalar, n, nans[b], out + b);
+        take_16(all, kScalar, n, nans[b], out + b);
     }
 }
 
