@@ -68,9 +68,10 @@ class FieldSketchComparison:
     chunks_by_tree : int
         Chunks that equal digests alone prove to agree.
     chunk_elements : int
-        Elements of a chunk.
+        Scalars of a chunk.
     open_chunks : numpy.ndarray
-        Numbers of the open chunks, ascending. Chunk c holds the elements from c * chunk_elements on.
+        Numbers of the open chunks, ascending. Chunk c holds the scalars from c * chunk_elements on, in stored
+        order.
     proven_by_tree : int
         Scalars that equal digests alone prove to agree.
     proven_by_cells : list of int
@@ -81,7 +82,7 @@ class FieldSketchComparison:
     device : str
         Where both sketches lie.
     digests_decide : bool
-        Whether digests that differ prove a difference, as exact ones do.
+        Whether digests that differ prove a difference, as exact ones do, except those of the kind 'published'.
     chunks_proven : int
         Chunks without a difference.
     verdict : {'same', 'different', 'open'}
@@ -142,7 +143,7 @@ class SketchComparison:
     >>> found.verdict, found.open, found["x"].verdict
     ('open', ['y'], 'same')
 
-    Exact sketches decide:
+    Exact sketches decide, except those of the kind 'published':
 
     >>> found = twinrun.sketch({"y": np.zeros(10)}).compare(twinrun.sketch({"y": np.ones(10)}))
     >>> found.verdict, found.different
@@ -393,7 +394,8 @@ class Sketch:
         ------
         Incomparable
             A field is missing, has another shape, type or settings, or lies on another device; or there is no
-            field.
+            field. A narrower tolerance is asked for. A field has NaNs, and `equal_nan` is False: digests do
+            not tell where they are.
         TwinrunError
             `other` is not a sketch.
         """

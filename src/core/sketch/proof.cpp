@@ -50,6 +50,8 @@ std::string why_not_staged(const FieldMetadata& a, const FieldMetadata& b, Metho
     }
     if (!rule.nan_equal && is_published(a)) return "published digests do not count NaNs";
     if (reach_of(a.settings, rule.tolerance).usable) return {};
+    if (rule.tolerance == Tolerance{} && !is_floating(scalar_type(a.dtype)))
+        return "the metadata was made for a tolerance, and integers are compared exactly here";
     return is_published(a) ? "the metadata was made for a wider tolerance"
                            : "the metadata was made for a wider tolerance than the one asked for";
 }

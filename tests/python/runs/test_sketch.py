@@ -174,6 +174,8 @@ def test_wider_tolerances_and_settings_that_cannot_be_compared() -> None:
     own = twinrun.sketch({"x": x, "n": n}, tolerances={"x": (1e-3, 1e-2), "n": 2})
     f = own.compare(own)
     assert [(r.atol, r.rtol) for r in f.fields] == [(1e-3, 1e-2), (2.0, 0.0)]
+    with pytest.raises(Incomparable, match="'n': the metadata was made for a tolerance, and integers"):
+        own.compare(own, atol=2e-3, rtol=1e-2)
 
 
 def test_fields_must_agree() -> None:
