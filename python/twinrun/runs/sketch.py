@@ -82,7 +82,8 @@ class FieldSketchComparison:
     device : str
         Where both sketches lie.
     digests_decide : bool
-        Whether digests that differ prove a difference, as exact ones do, except those of the kind 'published'.
+        Whether digests that differ prove a difference, as exact ones do. Those of the kind 'published' never
+        do.
     chunks_proven : int
         Chunks without a difference.
     verdict : {'same', 'different', 'open'}
