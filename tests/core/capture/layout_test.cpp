@@ -121,5 +121,21 @@ TEST(StepLayout, HugeNumbers) {
     check({field_of(0, DType::f32, 0)}, {}, 4 << 20);
 }
 
+// The sections of small fields rest in memory until the file is written.
+TEST(StepLayout, ChargesWhatTheWriterOfItsMetadataHolds) {
+    std::vector<CapturedField> fields;
+    for (std::size_t f = 0; f < 1000; ++f)
+        fields.push_back(field_of(f, DType::f32, 5000));
+    HistorySettings settings;
+    settings.tolerance.atol = 1e-3;
+    const auto with = StepLayout::make(fields, settings, 4 << 20);
+    settings.residue_bits = 0;
+    const auto without = StepLayout::make(fields, settings, 4 << 20);
+    ASSERT_TRUE(with && without);
+    const std::uint64_t residues = 1000 * residue_bytes(5000, 4);
+    EXPECT_GE((*with)->digest_bytes, (*without)->digest_bytes + residues);
+    EXPECT_GE(writer_bytes((*with)->fields), residues);
+}
+
 }  // namespace
 }  // namespace twinrun
