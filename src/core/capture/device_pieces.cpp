@@ -39,14 +39,20 @@ struct Job {
         const std::size_t i = next++;
         return i < pieces.size() ? pieces[i] : nullptr;
     }
+    // The number of the device's place; of all places, where it has none yet.
+    [[nodiscard]] std::size_t place_of(int device) const {
+        std::size_t i = 0;
+        while (i < places.size() && places[i].device != device)
+            ++i;
+        return i;
+    }
     void add(const DeviceArray& array) {
-        auto place = std::find_if(places.begin(), places.end(),
-                                  [&](const Place& p) { return p.device == array.device; });
-        if (place == places.end()) place = places.insert(places.end(), {array.device, {}, false});
-        std::vector<StreamHandle>& streams = place->streams;
-        if (std::find(streams.begin(), streams.end(), array.stream) == streams.end())
-            streams.push_back(array.stream);
-        place->gathers = place->gathers || !array.dense();
+        const std::size_t number = place_of(array.device);
+        if (number == places.size()) places.push_back({array.device, {}, false});
+        Place& place = places[number];
+        if (std::find(place.streams.begin(), place.streams.end(), array.stream) == place.streams.end())
+            place.streams.push_back(array.stream);
+        place.gathers = place.gathers || !array.dense();
     }
 };
 
@@ -102,9 +108,7 @@ class Worker {
         return success();
     }
     Result<> copy(const DeviceArray& array, const Segment& segment, unsigned half) {
-        const auto place = std::find_if(job_.places.begin(), job_.places.end(),
-                                        [&](const Place& p) { return p.device == array.device; });
-        const auto number = static_cast<std::size_t>(place - job_.places.begin());
+        const std::size_t number = job_.place_of(array.device);
         DeviceWorkspace& workspace = *workspaces_[number];
         const StreamHandle stream = workspace.stream().get();
         const std::size_t item = item_bytes(array.dtype);
