@@ -17,7 +17,9 @@ namespace {
 
 constexpr std::size_t kMostOpenFiles = 256;
 constexpr std::size_t kMostFilesAtOnce = 64;  // beside these
+constexpr std::size_t kMostPartsAtOnce = std::size_t{1} << 18;
 constexpr std::size_t kSmallRead = std::size_t{1} << 20;
+constexpr std::size_t kMostLevels = 64;
 constexpr const char* kNoMemory = "not enough memory to read a record";
 
 // Chunks that are not found yet: `begin` in the requested image, `at` in that of the next
@@ -28,6 +30,18 @@ struct Gap {
     std::uint64_t at;
 };
 
+// The first item from `from` on for which `before` is false; it is true for those ahead of that one.
+// Fast where that is near.
+template <typename Iterator, typename Before>
+Iterator first_not(Iterator from, Iterator end, Before before) {
+    std::ptrdiff_t step = 1;
+    while (end - from > step && before(from[step])) {
+        from += step;
+        step *= 2;
+    }
+    return std::partition_point(from, from + std::min(step, end - from), before);
+}
+
 // Moves the parts of `gaps` that the runs contain to `found`, as runs of the requested image. Both
 // ascend by place.
 void fill(std::vector<Gap>& gaps, const std::vector<Run>& runs, std::vector<Run>& found) {
@@ -37,17 +51,7 @@ void fill(std::vector<Gap>& gaps, const std::vector<Run>& runs, std::vector<Run>
     for (const Gap& gap : gaps) {
         std::uint64_t at = gap.at;
         const std::uint64_t end = gap.at + gap.count;
-        // The next run that reaches here: near as a rule, and far where gaps are few.
-        if (run != runs.end() && ends_before(*run, at)) {
-            std::ptrdiff_t step = 1;
-            while (runs.end() - run > step && ends_before(run[step], at)) {
-                run += step;
-                step *= 2;
-            }
-            run = std::lower_bound(run, run + std::min(step, runs.end() - run), at, ends_before);
-            while (run != runs.end() && ends_before(*run, at))
-                ++run;
-        }
+        run = first_not(run, runs.end(), [&](const Run& r) { return ends_before(r, at); });
         auto here = run;
         while (at < end) {
             const std::uint64_t begin = here == runs.end() ? end : std::min(end, std::max(at, here->begin));
@@ -66,9 +70,16 @@ void fill(std::vector<Gap>& gaps, const std::vector<Run>& runs, std::vector<Run>
 
 bool by_place(const Run& a, const Run& b) { return a.begin < b.begin; }
 
-// One ascending list of several behind each other: levels has where each begins, and the end.
-std::vector<Run> merged(std::vector<Run> all, std::vector<std::size_t> levels) {
-    std::vector<Run> next(all.size());
+// Sorts. Where the list is a few ascending ones behind each other, they are merged, which is less work.
+template <typename Item, typename Before>
+void merge_ascending(std::vector<Item>& all, Before before) {
+    std::vector<std::size_t> levels;  // where each list begins, and the end
+    for (auto at = all.begin(); at != all.end(); at = std::is_sorted_until(at, all.end(), before))
+        levels.push_back(static_cast<std::size_t>(at - all.begin()));
+    if (levels.size() < 2) return;
+    if (levels.size() > kMostLevels) return std::sort(all.begin(), all.end(), before);
+    levels.push_back(all.size());
+    std::vector<Item> next(all.size());
     while (levels.size() > 2) {
         std::vector<std::size_t> fewer = {0};
         for (std::size_t l = 0; l + 1 < levels.size(); l += 2) {
@@ -77,13 +88,12 @@ std::vector<Run> merged(std::vector<Run> all, std::vector<std::size_t> levels) {
             };
             const std::size_t end = std::min(l + 2, levels.size() - 1);
             std::merge(at(l), at(l + 1), at(l + 1), at(end),
-                       next.begin() + static_cast<std::ptrdiff_t>(levels[l]), by_place);
+                       next.begin() + static_cast<std::ptrdiff_t>(levels[l]), before);
             fewer.push_back(levels[end]);
         }
         std::swap(all, next);
         levels = std::move(fewer);
     }
-    return all;
 }
 
 // From places in an image to those of the same chunks in its base's image.
@@ -153,17 +163,6 @@ struct RecordChain::Request {
     bool mix = false;  // it is XORed with what is there
 };
 
-// Of one block: chunks [first, first + count) of it; or its chunk `first`, `count` times.
-struct RecordChain::Part {
-    std::size_t file;   // among those that are needed
-    std::size_t block;  // of it
-    std::uint64_t first;
-    std::uint64_t count;
-    std::uint64_t to;
-    bool repeat;
-    bool mix;
-};
-
 struct RecordChain::Workers {
     explicit Workers(int threads) : team(threads), scratch(static_cast<std::size_t>(threads)) {}
     Team team;
@@ -212,13 +211,11 @@ Result<std::vector<Run>> RecordChain::resolve(const RecordDirectory& directory, 
     std::vector<Run> found;
     std::vector<Gap> gaps;
     if (wanted.count != 0) gaps.push_back({wanted.begin, wanted.count, wanted.begin});
-    // The blocks of each difference ascend: merging is then less work than sorting.
-    std::vector<std::size_t> levels = {0};
     const auto take = [&](const std::vector<Run>& of) {
+        const auto before = static_cast<std::ptrdiff_t>(found.size());
         fill(gaps, of, found);
-        const auto level = found.begin() + static_cast<std::ptrdiff_t>(levels.back());
+        const auto level = found.begin() + before;
         if (!std::is_sorted(level, found.end(), by_place)) std::sort(level, found.end(), by_place);
-        if (found.size() != levels.back()) levels.push_back(found.size());
     };
     take(runs);
     RecordDirectory from = directory;
@@ -239,7 +236,7 @@ Result<std::vector<Run>> RecordChain::resolve(const RecordDirectory& directory, 
         from = difference.directory;
         base = difference.base;
     }
-    found = merged(std::move(found), std::move(levels));
+    merge_ascending(found, by_place);
     // Neighbours that go on become one again; not those of the newest difference, whose payload
     // must stay apart from its copies.
     std::uint32_t newest = 0;
@@ -315,13 +312,16 @@ Result<StepMap> RecordChain::map_some(std::uint32_t ordinal, const std::string_v
 }
 
 // Adds to `next` what chunks [position, position + count) of a payload were XORed with, at the same
-// places; with repeat what the one chunk was XORed with, `times` times.
+// places; with repeat what the one chunk was XORed with, `times` times. near: a base that may be near
+// those; then the last of them.
 void RecordChain::add_bases(const Difference& difference, std::uint64_t position, std::uint64_t count,
-                            std::uint64_t times, bool repeat, std::uint64_t to, std::vector<Request>& next) {
+                            std::uint64_t times, bool repeat, std::uint64_t to, std::size_t& near,
+                            std::vector<Request>& next) {
     const auto& bases = difference.bases;
-    auto run = std::upper_bound(bases.begin(), bases.end(), position,
-                                [](std::uint64_t chunk, const Run& r) { return chunk < r.begin; });
-    if (run != bases.begin() && std::prev(run)->begin + std::prev(run)->count > position) --run;
+    const bool behind = near < bases.size() && bases[near].begin <= position;
+    auto run = first_not(bases.begin() + static_cast<std::ptrdiff_t>(behind ? near : 0), bases.end(),
+                         [&](const Run& r) { return r.begin + r.count <= position; });
+    near = static_cast<std::size_t>(run - bases.begin());
     for (std::uint64_t at = position; run != bases.end() && run->begin < position + count; ++run) {
         at = std::max(at, run->begin);
         const std::uint64_t stop = std::min(position + count, run->begin + run->count);
@@ -335,43 +335,19 @@ void RecordChain::add_bases(const Difference& difference, std::uint64_t position
     }
 }
 
-// The blocks that a pass needs, and the parts of each.
-struct RecordChain::Blocks {
-    std::vector<std::shared_ptr<DifferenceFile>> files;
-    std::vector<Part> parts;
-    std::vector<std::size_t> groups;  // of each block its first part; one more: the end
-
-    // By block, within each in the order in which they were found.
-    void sort() {
-        const auto before = [](const Part& a, const Part& b) {
-            return a.file != b.file ? a.file < b.file : a.block < b.block;
-        };
-        // They are sorted already, but where a chunk comes to several places.
-        if (!std::is_sorted(parts.begin(), parts.end(), before))
-            std::stable_sort(parts.begin(), parts.end(), before);
-        groups.clear();
-        for (std::size_t p = 0; p < parts.size(); ++p) {
-            if (p == 0 || before(parts[p - 1], parts[p])) groups.push_back(p);
-        }
-        groups.push_back(parts.size());
-    }
-    [[nodiscard]] std::size_t count() const { return groups.size() - 1; }
-};
-
 // Sorts requests of one difference by source: chunks of one block follow each other then. Those
 // that go on in the payload and in the output become one. Where they differ in `mix`, the shorter
 // one is mixed with zeros: a long chain of steps in which a few chunks are unchanged, each time
 // others, would fall into more and more pieces.
-void RecordChain::join(std::vector<Request>& requests, std::uint32_t chunk_bytes, std::byte* to) {
+void RecordChain::join(std::vector<Request>& requests, BlockPass& pass) {
     const auto by_source = [](const Request& a, const Request& b) { return a.source < b.source; };
-    if (!std::is_sorted(requests.begin(), requests.end(), by_source))
-        std::sort(requests.begin(), requests.end(), by_source);
+    merge_ascending(requests, by_source);
     const auto go_on = [&](Request& a, Request& b) {
         if (a.repeat || b.repeat || b.source != a.source + a.count || b.to != a.to + a.count) return false;
         if (a.mix == b.mix) return true;
         Request& plain = a.mix ? b : a;
         if (plain.count > (a.mix ? a : b).count) return false;
-        std::memset(to + plain.to * chunk_bytes, 0, plain.count * chunk_bytes);
+        pass.add_zeros(plain.to, plain.count);
         plain.mix = true;
         return true;
     };
@@ -389,7 +365,7 @@ void RecordChain::join(std::vector<Request>& requests, std::uint32_t chunk_bytes
 // Adds the parts of blocks that hold these chunks of one difference. next: grows by the chunks that
 // they were XORed with, which are all of earlier differences.
 Result<> RecordChain::find_blocks(std::uint32_t ordinal, const std::vector<Request>& requests,
-                                  std::uint32_t chunk_bytes, Blocks& found, std::vector<Request>& next) {
+                                  std::uint32_t chunk_bytes, BlockPass& found, std::vector<Request>& next) {
     TWR_TRY(auto opened, open(ordinal));
     const DifferenceFile& file = *opened;
     const Difference& difference = file.difference();
@@ -397,9 +373,9 @@ Result<> RecordChain::find_blocks(std::uint32_t ordinal, const std::vector<Reque
         return Error{ErrorCode::damaged,
                      file.path() + ": has chunks of another size than what copies from it"};
     }
-    const std::size_t number = found.files.size();
-    found.files.push_back(std::move(opened));
+    found.add_file(std::move(opened));
     const std::size_t known = next.size();
+    std::size_t near = 0;
     for (const Request& request : requests) {
         const std::uint64_t steps = request.repeat ? 1 : request.count;
         for (std::uint64_t done = 0; done < steps;) {
@@ -420,11 +396,11 @@ Result<> RecordChain::find_blocks(std::uint32_t ordinal, const std::vector<Reque
                     ++both;
                 count = both;
             }
-            found.parts.push_back({number, block, first, request.repeat ? request.count : count,
-                                   request.to + done, request.repeat, request.mix});
+            found.add_part(block, first, request.repeat ? request.count : count, request.to + done,
+                           request.repeat, request.mix);
             if (difference.blocks[block].xored)
                 add_bases(difference, *position, count, request.repeat ? request.count : 1, request.repeat,
-                          request.to + done, next);
+                          request.to + done, near, next);
             done += count;
         }
     }
@@ -436,72 +412,10 @@ Result<> RecordChain::find_blocks(std::uint32_t ordinal, const std::vector<Reque
     return success();
 }
 
-// Whether each chunk of a block comes to at most one place. parts: of one block.
-bool RecordChain::apart(std::span<const Part> parts) {
-    std::uint64_t end = 0;
-    return std::all_of(parts.begin(), parts.end(), [&](const Part& part) {
-        const bool behind = !part.repeat && part.first >= end;
-        end = part.first + part.count;
-        return behind;
-    });
-}
-
-// Reads one block and puts its parts to their places in `to`; with mix by XOR.
-Result<> RecordChain::read_parts(const Blocks& blocks, std::size_t block, ReadScratch& scratch,
-                                 std::uint32_t chunk_bytes, std::byte* to) {
-    const auto parts = std::span(blocks.parts)
-                           .subspan(blocks.groups[block], blocks.groups[block + 1] - blocks.groups[block]);
-    std::vector<std::byte>& bytes = scratch.chunks;
-    const DifferenceFile& file = *blocks.files[parts.front().file];
-    const std::size_t number = parts.front().block;
-    const std::uint64_t size = file.block_chunks(number) * chunk_bytes;
-    ++blocks_read_;
-    bytes_read_ += file.difference().blocks[number].bytes;
-    const Part& head = parts.front();
-    // A whole block that goes to one place needs no place between.
-    const bool whole =
-        parts.size() == 1 && !head.repeat && head.first == 0 && head.count * chunk_bytes == size;
-    if (whole && !head.mix)
-        return file.read_block(number, scratch.compressor, scratch.block, {to + head.to * chunk_bytes, size});
-    if (file.sparse(number) && apart(parts)) {
-        scratch.pieces.clear();
-        for (const Part& part : parts) {
-            const std::span piece(to + part.to * chunk_bytes, part.count * chunk_bytes);
-            if (!part.mix) std::memset(piece.data(), 0, piece.size());
-            scratch.pieces.push_back({part.first * chunk_bytes, piece});
-        }
-        return file.mix_block(number, scratch.compressor, scratch.block, size, scratch.pieces);
-    }
-    if (bytes.size() < size) bytes.resize(size);
-    TWR_CHECK(file.read_block(number, scratch.compressor, scratch.block, std::span(bytes).first(size)));
-    for (const Part& part : parts) {
-        for (std::uint64_t i = 0; i < (part.repeat ? part.count : 1); ++i) {
-            const std::byte* from = bytes.data() + part.first * chunk_bytes;
-            std::byte* out = to + (part.to + i) * chunk_bytes;
-            const std::uint64_t length = part.repeat ? chunk_bytes : part.count * chunk_bytes;
-            if (!part.mix) {
-                std::memcpy(out, from, length);
-            } else {
-                for (std::uint64_t b = 0; b < length; ++b)
-                    out[b] ^= from[b];
-            }
-        }
-    }
-    return success();
-}
-
-// Reads each of these blocks once. No two parts have the same place.
-Result<> RecordChain::read_blocks(const Blocks& blocks, std::uint32_t chunk_bytes, std::byte* to,
-                                  ReadScratch* own) {
-    if (own != nullptr) {
-        for (std::size_t b = 0; b < blocks.count(); ++b)
-            TWR_CHECK(read_parts(blocks, b, *own, chunk_bytes, to));
-        return success();
-    }
+Result<> RecordChain::read_blocks(BlockPass& blocks, ReadScratch* own) {
+    if (own != nullptr) return blocks.read(nullptr, {own, 1}, kNoMemory);
     const std::lock_guard guard(reading_);
-    return for_each_item(workers_->team, blocks.count(), kNoMemory, [&](int worker, std::size_t b) {
-        return read_parts(blocks, b, workers_->scratch[static_cast<std::size_t>(worker)], chunk_bytes, to);
-    });
+    return blocks.read(&workers_->team, workers_->scratch, kNoMemory);
 }
 
 Result<> RecordChain::for_each(std::size_t count, const Work& work) {
@@ -511,8 +425,8 @@ Result<> RecordChain::for_each(std::size_t count, const Work& work) {
     });
 }
 
-// From the newest difference to the oldest: when one is read, all chunks of it that are needed are
-// known, those that others were XORed with too. So each block is read once.
+// From the newest difference to the oldest: when one is looked at, all chunks of it that are needed
+// are known, those that others were XORed with too. So each block is read once.
 Result<> RecordChain::fetch(std::span<const Request> requests, std::uint32_t chunk_bytes, std::byte* to,
                             ReadScratch* own) {
     std::map<std::uint32_t, std::vector<Request>> left;
@@ -530,24 +444,18 @@ Result<> RecordChain::fetch(std::span<const Request> requests, std::uint32_t chu
     add(requests);
     std::vector<Request> next;
     while (!left.empty()) {
-        // Several differences at once, but none that one of them was XORed with: its chunks come
-        // to places that are written now. And of few files: a step may have bytes of more
-        // differences than a process may have open files.
-        Blocks blocks;
-        std::set<std::uint32_t> bases;
-        while (!left.empty() && blocks.files.size() < kMostFilesAtOnce) {
+        // Many differences at once, but not more files than a process may have open, and not more
+        // parts than fit into a few megabytes.
+        BlockPass blocks(chunk_bytes, to, reads_);
+        while (!left.empty() && blocks.files() < kMostFilesAtOnce && blocks.parts() < kMostPartsAtOnce) {
             const auto newest = std::prev(left.end());
-            if (bases.contains(newest->first)) break;
             next.clear();
-            join(newest->second, chunk_bytes, to);
+            join(newest->second, blocks);
             TWR_CHECK(find_blocks(newest->first, newest->second, chunk_bytes, blocks, next));
             left.erase(newest);
-            for (const Request& base : next)
-                bases.insert(ordinal_of(base.source));
             add(next);
         }
-        blocks.sort();
-        TWR_CHECK(read_blocks(blocks, chunk_bytes, to, own));
+        TWR_CHECK(read_blocks(blocks, own));
     }
     return success();
 }

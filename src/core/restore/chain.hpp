@@ -7,7 +7,6 @@
 // record was written with.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -18,9 +17,9 @@
 #include <string_view>
 #include <vector>
 
-#include "base/aligned.hpp"
 #include "platform/team.hpp"
 #include "record/delta_file.hpp"
+#include "restore/block_pass.hpp"
 
 namespace twinrun {
 
@@ -35,15 +34,6 @@ struct StepMap {
     [[nodiscard]] const RecordSegment* find(std::string_view name) const;
     // Bytes of a segment's runs on average. 0: it has none.
     [[nodiscard]] std::uint64_t mean_run(std::size_t segment) const;
-};
-
-// What one thread reads with. Kept to reuse its memory.
-struct ReadScratch {
-    Compressor compressor;
-    BlockScratch block;
-    std::vector<std::byte> chunks;
-    std::vector<SparsePiece> pieces;
-    AlignedBytes part;  // for who calls read()
 };
 
 // Thread-safe.
@@ -109,7 +99,7 @@ class RecordChain {
         std::uint64_t blocks = 0;
         std::uint64_t bytes = 0;
     };
-    [[nodiscard]] Reads reads() const { return {blocks_read_, bytes_read_}; }
+    [[nodiscard]] Reads reads() const { return {reads_.blocks, reads_.bytes}; }
 
    private:
     // Chunks [begin, begin + count) of an image.
@@ -122,8 +112,6 @@ class RecordChain {
     Result<std::vector<Run>> resolve(const RecordDirectory& directory, std::uint32_t chunk_bytes,
                                      const std::vector<Run>& runs, std::uint32_t base, Stretch wanted);
     struct Request;
-    struct Part;
-    struct Blocks;
     struct Workers;
     static std::vector<Request> requests_of(const StepMap& map, std::size_t segment, std::uint64_t begin,
                                             std::uint64_t stop);
@@ -134,23 +122,20 @@ class RecordChain {
                            std::span<std::byte> to, ReadScratch* own);
     Result<> fetch_bytes(const StepMap& map, std::size_t segment, std::uint64_t offset,
                          std::span<std::byte> to, ReadScratch* own);
-    static void join(std::vector<Request>& requests, std::uint32_t chunk_bytes, std::byte* to);
+    static void join(std::vector<Request>& requests, BlockPass& pass);
     Result<> find_blocks(std::uint32_t ordinal, const std::vector<Request>& requests,
-                         std::uint32_t chunk_bytes, Blocks& found, std::vector<Request>& next);
-    Result<> read_blocks(const Blocks& blocks, std::uint32_t chunk_bytes, std::byte* to, ReadScratch* own);
-    static bool apart(std::span<const Part> parts);
-    Result<> read_parts(const Blocks& blocks, std::size_t block, ReadScratch& scratch,
-                        std::uint32_t chunk_bytes, std::byte* to);
+                         std::uint32_t chunk_bytes, BlockPass& found, std::vector<Request>& next);
+    Result<> read_blocks(BlockPass& blocks, ReadScratch* own);
     static void add_bases(const Difference& difference, std::uint64_t position, std::uint64_t count,
-                          std::uint64_t times, bool repeat, std::uint64_t to, std::vector<Request>& next);
+                          std::uint64_t times, bool repeat, std::uint64_t to, std::size_t& near,
+                          std::vector<Request>& next);
     Locate locate_;
     const int threads_;
     std::mutex mutex_;  // of files_
     std::map<std::uint32_t, std::shared_ptr<DifferenceFile>> files_;
     std::mutex reading_;  // of workers_
     std::unique_ptr<Workers> workers_;
-    std::atomic<std::uint64_t> blocks_read_{0};
-    std::atomic<std::uint64_t> bytes_read_{0};
+    ReadCounts reads_;
 };
 
 }  // namespace twinrun

@@ -541,6 +541,35 @@ TEST(ChainXor, DepthIsWhatTheSinkAllows) {
     }
 }
 
+// More differences than are open at once: what comes as it is is written in one pass, and in later ones what it
+// is XORed with.
+TEST(ChainXor, MoreDifferencesThanOnePassHas) {
+    if (!packs()) GTEST_SKIP() << "a build without zstd";
+    constexpr std::uint32_t kSteps = 150;
+    std::mt19937_64 random(test_seed(31));
+    FreshFolder folder;
+    FolderRecord record(folder.path(), options_for(RecordMethod::runs, Kept::xored, 256),
+                        settings_for(Kept::xored, 256 * 8));
+    record.deepest = 1000;
+    RecordBytes bytes = random_bytes(random, 256 * 64);
+    std::vector<RecordBytes> past;
+    for (std::uint32_t step = 0; step < kSteps; ++step) {
+        ASSERT_TRUE(record.add({{"x", bytes}}).ok());
+        past.push_back(bytes);
+        for (std::size_t at = 0; at < bytes.size(); at += 200 + random() % 100)
+            bytes[at] ^= static_cast<std::byte>(1 + random() % 7);
+    }
+    EXPECT_GT(record.depth(kSteps - 1), 128U);
+    for (const int threads : {1, 3}) {
+        RecordChain chain = chain_of(folder.path(), threads);
+        for (const std::uint32_t step : {kSteps - 1, kSteps - 2, 100U, 65U, 64U, 63U}) {
+            const auto restored = restore(chain, step);
+            ASSERT_TRUE(restored.ok()) << restored.error().message;
+            EXPECT_EQ((*restored)[0].bytes, past[step]);
+        }
+    }
+}
+
 // Few elements of most chunks change, and none of some, each time of others: so the chunks that one step was
 // XORed with lie in many steps. Copies, chunks that repeat, and a segment that moves, besides.
 TEST(ChainXor, UnchangedChunksBetweenChangedOnes) {
