@@ -23,7 +23,8 @@ bool is_header_of(std::span<const std::byte> bytes, std::uint64_t checksum) {
            xxh3(bytes.first(kDifferenceHeaderBytes - sizeof checksum)) == checksum;
 }
 
-Result<std::shared_ptr<DifferenceFile>> DifferenceFile::open(const DifferencePlace& place) try {
+Result<std::shared_ptr<DifferenceFile>> DifferenceFile::open(const DifferencePlace& place,
+                                                             Compressor& compressor) try {
     const std::string& path = place.file;
     std::shared_ptr<DifferenceFile> opened(new DifferenceFile);
     TWR_TRY(opened->file_, InputFile::open(path));
@@ -35,7 +36,7 @@ Result<std::shared_ptr<DifferenceFile>> DifferenceFile::open(const DifferencePla
     if (place.checksum && *place.checksum != opened->header_checksum_) return another_difference(path);
     std::vector<std::byte> tail(decoded->tail_bytes);
     TWR_CHECK(opened->file_->read_at(decoded->tail_offset, tail));
-    auto difference = decode_difference_tail(*decoded, tail);
+    auto difference = decode_difference_tail(*decoded, tail, compressor);
     if (!difference) return std::move(difference).error().at(path);
     opened->difference_ = std::move(*difference);
     opened->stored_chunks_ = decoded->payload_chunks;

@@ -29,7 +29,12 @@ class DifferenceFile {
    public:
     // Reads and checks all but the payload. Errors: io; damaged (its own text says what), also if
     // the header's checksum is known and another one; unsupported: a newer version.
-    static Result<std::shared_ptr<DifferenceFile>> open(const DifferencePlace& place);
+    // compressor: to reuse its memory.
+    static Result<std::shared_ptr<DifferenceFile>> open(const DifferencePlace& place, Compressor& compressor);
+    static Result<std::shared_ptr<DifferenceFile>> open(const DifferencePlace& place) {
+        Compressor compressor;
+        return open(place, compressor);
+    }
     static Result<std::shared_ptr<DifferenceFile>> open(const std::string& path) {
         return open(DifferencePlace{path});
     }

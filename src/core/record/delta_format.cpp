@@ -315,13 +315,12 @@ Result<std::vector<Run>> decode_image(std::span<const std::byte> entries, const 
 
 }  // namespace
 
-Result<Difference> decode_difference_tail(const DifferenceHeader& header,
-                                          std::span<const std::byte> tail) try {
+Result<Difference> decode_difference_tail(const DifferenceHeader& header, std::span<const std::byte> tail,
+                                          Compressor& compressor) try {
     if (xxh3(tail) != header.tail_checksum) return damaged("the index's checksum is wrong");
     std::vector<std::byte> unpacked;
     if (header.packed) {
         unpacked.resize(header.tail_unpacked);
-        Compressor compressor;
         TWR_CHECK(compressor.unpack(tail, unpacked));
         tail = unpacked;
     }

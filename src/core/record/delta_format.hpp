@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "record/compression.hpp"
 #include "record/delta.hpp"
 
 namespace twinrun {
@@ -49,7 +50,13 @@ struct DifferenceHeader {
     std::uint32_t block_chunks = 0;
 };
 Result<DifferenceHeader> decode_difference_header(std::span<const std::byte> bytes, std::uint64_t file_bytes);
-// tail: as stored. Checks everything against everything.
-Result<Difference> decode_difference_tail(const DifferenceHeader& header, std::span<const std::byte> tail);
+// tail: as stored. Checks everything against everything. compressor: to reuse its memory.
+Result<Difference> decode_difference_tail(const DifferenceHeader& header, std::span<const std::byte> tail,
+                                          Compressor& compressor);
+inline Result<Difference> decode_difference_tail(const DifferenceHeader& header,
+                                                 std::span<const std::byte> tail) {
+    Compressor compressor;
+    return decode_difference_tail(header, tail, compressor);
+}
 
 }  // namespace twinrun

@@ -186,7 +186,9 @@ Result<std::shared_ptr<DifferenceFile>> RecordChain::open(std::uint32_t ordinal)
         if (const auto known = files_.find(ordinal); known != files_.end()) return known->second;
     }
     TWR_TRY(const DifferencePlace place, locate_(ordinal));
-    TWR_TRY(auto file, DifferenceFile::open(place));
+    // Many small ones are opened behind each other: what unpacks their indexes is made once.
+    const std::unique_lock alone(opening_, std::try_to_lock);
+    TWR_TRY(auto file, alone ? DifferenceFile::open(place, index_) : DifferenceFile::open(place));
     const Difference& difference = file->difference();
     if (difference.partial() ? !std::any_of(difference.kept.begin(), difference.kept.end(),
                                             [&](const auto& kept) { return kept.ordinal == ordinal; })

@@ -133,6 +133,8 @@ class RecordChain {
     const int threads_;
     std::mutex mutex_;  // of files_
     std::map<std::uint32_t, std::shared_ptr<DifferenceFile>> files_;
+    std::mutex opening_;  // of index_
+    Compressor index_;
     std::mutex reading_;  // of workers_
     std::unique_ptr<Workers> workers_;
     ReadCounts reads_;
