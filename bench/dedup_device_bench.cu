@@ -181,6 +181,9 @@ std::vector<std::string> list_of(const std::string& text) {
     return all;
 }
 
+// As captures have it.
+int host_threads() { return static_cast<int>(std::max(1U, std::thread::hardware_concurrency())); }
+
 constexpr RecordMethod kMethods[] = {RecordMethod::full, RecordMethod::basic, RecordMethod::list,
                                      RecordMethod::tree, RecordMethod::runs};
 
@@ -206,6 +209,7 @@ static void scaling(int devices, std::size_t bytes, std::size_t slice, int round
                 };
                 DedupOptions options;
                 options.chunk_bytes = 256;
+                options.threads = host_threads();
                 options.slice_chunks = slice / options.chunk_bytes;
                 auto made = make_device_deduplicator(d, options);
                 if (!made.ok()) stop(made.error().message);
@@ -441,6 +445,7 @@ int main(int argc, char** argv) {
                 DedupOptions options;
                 options.method = method;
                 options.chunk_bytes = chunk;
+                options.threads = host_threads();
                 options.slice_chunks = slice / chunk;
                 options.table_bytes = table;
                 auto made = make_device_deduplicator(device, options);

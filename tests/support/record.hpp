@@ -333,6 +333,7 @@ class ModelRecord {
         if (!outcome) return outcome;
         take(ordinal, image, *outcome, sink.payload);
         if (options_.give_base && outcome->method != RecordMethod::full) check_bases(ordinal, *outcome, sink);
+        dedup_->reuse(outcome->runs);  // the next step's runs come to memory that has others
         return outcome;
     }
     // A step whose sink fails after so many calls.

@@ -37,7 +37,7 @@ struct DedupOptions {
     std::uint64_t table_bytes = 0;
     // Chunks of a slice: a power of two. 0: what suits the place.
     std::uint64_t slice_chunks = 0;
-    int threads = 1;  // host
+    int threads = 1;  // of the host
     // Steps that follow one that was nearly all new are taken whole, without a look at their
     // chunks: 1, 2, 4, … 16 of them.
     bool skip_when_all_new = false;
@@ -135,10 +135,8 @@ class Deduplicator {
     }
 
    protected:
-    [[nodiscard]] std::vector<Run> spare_runs() {
-        spare_.clear();
-        return std::exchange(spare_, {});
-    }
+    // Memory for runs: what it has means nothing.
+    [[nodiscard]] std::vector<Run> spare_runs() { return std::exchange(spare_, {}); }
 
    private:
     std::vector<Run> spare_;

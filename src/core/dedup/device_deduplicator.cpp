@@ -95,6 +95,7 @@ class DeviceDeduplicator final : public BaseDeduplicator {
         outcome.content.resize(image_.segments());
         TWR_CHECK(image_.fetch_content(outcome.content));
         TWR_CHECK(payload_.finish(step));
+        outcome.runs.resize(step.runs);
         TWR_CHECK(c.wait(c.hashing));
         TWR_CHECK(c.wait(c.working));
         image_.become_base();

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <iterator>
 #include <span>
+#include <tuple>
+
+#include "dedup/shares.hpp"
 
 namespace twinrun {
 
@@ -16,8 +18,14 @@ constexpr std::size_t kSpinBytes = std::size_t{4} << 20;  // 0.1 ms on their way
 // Where all chunks of a slice are sent and it has at most so many parts, each is copied from where
 // it lies.
 constexpr std::size_t kMostCopies = 16;
+// A run takes some nanoseconds of one thread, and to wake others takes as long as 10,000 of them.
+constexpr std::size_t kTeamRuns = std::size_t{1} << 15;
+constexpr int kMostThreads = 8;  // they share the memory's rate
 
 }  // namespace
+
+DevicePayload::DevicePayload(DedupContext& context, const DeviceImage& image)
+    : context_(context), image_(image), team_(std::clamp(context.options.threads, 1, kMostThreads)) {}
 
 Result<> DevicePayload::prepare() {
     for (Piece& piece : pieces_)
@@ -34,36 +42,60 @@ Result<> DevicePayload::send(DeviceStep& step, const ImageSlice& of, const Slice
         TWR_CHECK(pack(step, of, what));
         what.chunks = 0;
     }
-    const bool base = context_.keeps_image() && what.entries != nullptr;
+    const bool base = gives_base(what);
     const bool in_place = what.chunks == of.chunks && !base && of.part_count <= kMostCopies;
     for (Sent sent; sent.entries < what.entry_count || sent.chunks < what.chunks;) {
         if (under_way_.size() == kPieces) TWR_CHECK(hand_out(step));
-        Piece& piece = pieces_[next_piece_];
-        TWR_CHECK(plan_piece(piece, of, what, sent));
+        const std::size_t needed = piece_bytes(what, sent);
+        const std::size_t chosen = idle_piece(needed);
+        Piece& piece = pieces_[chosen];
+        TWR_CHECK(piece.host.reserve(kHostMemory, needed));
+        plan_piece(piece, of, what, sent);
         TWR_CHECK(stage(piece, of, what, sent, in_place));
         if (in_place) TWR_CHECK(copy_in_place(of, of.first + sent.chunks, piece));
         TWR_CHECK(piece.done.record(context_.copying.get()));
-        under_way_.push_back(next_piece_);
-        next_piece_ = (next_piece_ + 1) % kPieces;
+        under_way_.push_back(chosen);
         sent.entries += piece.entries;
         sent.chunks += piece.chunks;
     }
     return success();
 }
 
+// Bytes of a chunk that is sent, with its base and where that is.
+std::size_t DevicePayload::chunk_bytes(const SlicePayload& what) const {
+    return gives_base(what) ? 2 * context_.chunk + sizeof(Location) : context_.chunk;
+}
+
+// The memory that a piece for the rest needs.
+std::size_t DevicePayload::piece_bytes(const SlicePayload& what, const Sent& sent) const {
+    const std::uint64_t left = (what.entry_count - sent.entries) * sizeof(DeviceRunEntry) +
+                               (what.chunks - sent.chunks) * chunk_bytes(what) + 4 * kDeviceAlignment;
+    return std::min<std::uint64_t>(kPieceBytes, std::max<std::uint64_t>(kSmallestPiece, std::bit_ceil(left)));
+}
+
+// The idle piece with the least memory that is enough; where none has enough, with the most. For
+// page-locked memory takes milliseconds to allocate. One piece is idle.
+std::size_t DevicePayload::idle_piece(std::size_t needed) const {
+    const auto rank = [&](std::size_t piece) {
+        const std::size_t bytes = pieces_[piece].host.bytes();
+        const bool idle = std::find(under_way_.begin(), under_way_.end(), piece) == under_way_.end();
+        return std::tuple(!idle, bytes < needed, bytes < needed ? ~bytes : bytes);
+    };
+    std::size_t best = 0;
+    for (std::size_t p = 1; p < kPieces; ++p) {
+        if (rank(p) < rank(best)) best = p;
+    }
+    return best;
+}
+
 // The part of the rest that goes with this piece, and its place in the memory.
-Result<> DevicePayload::plan_piece(Piece& piece, const ImageSlice& of, const SlicePayload& what,
-                                   const Sent& sent) {
+void DevicePayload::plan_piece(Piece& piece, const ImageSlice& of, const SlicePayload& what,
+                               const Sent& sent) const {
     const std::uint64_t chunk = context_.chunk;
-    const bool base = context_.keeps_image() && what.entries != nullptr;
-    const std::size_t each = base ? 2 * chunk + sizeof(Location) : chunk;
+    const bool base = gives_base(what);
+    const std::size_t each = chunk_bytes(what);
     const std::uint64_t entries_left = what.entry_count - sent.entries;
     const std::uint64_t chunks_left = what.chunks - sent.chunks;
-    const std::uint64_t left =
-        entries_left * sizeof(DeviceRunEntry) + chunks_left * each + 4 * kDeviceAlignment;
-    const std::size_t needed =
-        std::min<std::uint64_t>(kPieceBytes, std::max<std::uint64_t>(kSmallestPiece, std::bit_ceil(left)));
-    TWR_CHECK(piece.host.reserve(kHostMemory, needed));
     const std::size_t room = std::min(piece.host.bytes(), kPieceBytes);
     piece.first = of.origin;
     piece.entries = std::min<std::uint64_t>(entries_left, room / sizeof(DeviceRunEntry));
@@ -80,7 +112,6 @@ Result<> DevicePayload::plan_piece(Piece& piece, const ImageSlice& of, const Sli
     piece.where_at = base ? device_aligned(piece.base_at + piece.chunks * chunk) : piece.base_at;
     piece.bytes = piece.where_at + (base ? piece.chunks * sizeof(Location) : 0);
     piece.gaps.clear();
-    return success();
 }
 
 DeviceConsolidate DevicePayload::consolidation(const ImageSlice& of, const SlicePayload& what,
@@ -140,20 +171,31 @@ Result<> DevicePayload::copy_in_place(const ImageSlice& of, std::uint64_t first,
 }
 
 // The runs of a piece's entries, behind those before them.
-Result<> DevicePayload::add_runs(const Piece& piece, std::vector<Run>& runs) {
+Result<> DevicePayload::add_runs(const Piece& piece, DeviceStep& step) {
     const auto* entry = piece.host.as<DeviceRunEntry>();
     const auto* const end = entry + piece.entries;
+    std::vector<Run>& runs = step.outcome.runs;
     const auto run_of = [&](const DeviceRunEntry& from) {
         return Run{piece.first + from.begin, std::uint64_t{from.last} - from.begin + 1,
                    from.source & ~kDeviceFresh, (from.source & kDeviceFresh) != 0};
     };
     if (piece.continues && entry != end) {
-        if (runs.empty()) return Error{ErrorCode::internal, "a run that goes on before it began"};
+        if (step.runs == 0) return Error{ErrorCode::internal, "a run that goes on before it began"};
         const Run more = run_of(*entry++);
-        Run& last = runs.back();
+        Run& last = runs[step.runs - 1];
         last = Run(last.begin, last.count + more.count, last.source, more.repeat);
     }
-    std::transform(entry, end, std::back_inserter(runs), run_of);
+    const auto count = static_cast<std::size_t>(end - entry);
+    if (runs.size() < step.runs + count) runs.resize(step.runs + count);
+    const auto put = [&](std::size_t first, std::size_t last) {
+        std::transform(entry + first, entry + last, runs.data() + step.runs + first, run_of);
+    };
+    if (count < kTeamRuns) {
+        put(0, count);
+    } else {
+        each_share(team_, count, [&](const ShareRange& of, int) { put(of.begin, of.end); });
+    }
+    step.runs += count;
     return success();
 }
 
@@ -169,7 +211,7 @@ Result<> DevicePayload::hand_out(DeviceStep& step) {
     Piece& piece = pieces_[under_way_.front()];
     TWR_CHECK(piece.bytes <= kSpinBytes ? piece.done.wait_soon() : piece.done.wait());
     under_way_.pop_front();
-    TWR_CHECK(add_runs(piece, step.outcome.runs));
+    TWR_CHECK(add_runs(piece, step));
     for (const auto& [begin, end] : piece.gaps)
         std::memset(piece.host.data() + begin, 0, end - begin);
     if (piece.chunks == 0) return success();

@@ -16,6 +16,7 @@
 #include "dedup/deduplicator.hpp"
 #include "dedup/device_image.hpp"
 #include "device/event.hpp"
+#include "platform/team.hpp"
 #include "record/device_packer.hpp"
 
 namespace twinrun {
@@ -25,7 +26,8 @@ struct DeviceStep {
     std::uint32_t ordinal = 0;
     PayloadSink* sink = nullptr;
     StepOutcome& outcome;
-    bool fully = false;  // BaseDeduplicator::taken_fully
+    bool fully = false;    // BaseDeduplicator::taken_fully
+    std::size_t runs = 0;  // of the outcome: those behind them mean nothing
 };
 
 // Of one slice. Addresses on the device.
@@ -42,7 +44,7 @@ struct SlicePayload {
 // Not thread-safe. prepare() first. Errors: the device's and the sink's.
 class DevicePayload {
    public:
-    DevicePayload(DedupContext& context, const DeviceImage& image) : context_(context), image_(image) {}
+    DevicePayload(DedupContext& context, const DeviceImage& image);
     Result<> prepare();
 
     // Brings entries and chunks of a slice on their way; hands out earlier pieces where the memory
@@ -84,11 +86,17 @@ class DevicePayload {
         std::uint64_t entries = 0;
         std::uint64_t chunks = 0;
     };
-    Result<> plan_piece(Piece& piece, const ImageSlice& of, const SlicePayload& what, const Sent& sent);
+    [[nodiscard]] bool gives_base(const SlicePayload& what) const {
+        return context_.keeps_image() && what.entries != nullptr;
+    }
+    [[nodiscard]] std::size_t chunk_bytes(const SlicePayload& what) const;
+    [[nodiscard]] std::size_t piece_bytes(const SlicePayload& what, const Sent& sent) const;
+    [[nodiscard]] std::size_t idle_piece(std::size_t needed) const;
+    void plan_piece(Piece& piece, const ImageSlice& of, const SlicePayload& what, const Sent& sent) const;
     Result<> stage(Piece& piece, const ImageSlice& of, const SlicePayload& what, const Sent& sent,
                    bool in_place);
     Result<> copy_in_place(const ImageSlice& of, std::uint64_t first, Piece& piece);
-    static Result<> add_runs(const Piece& piece, std::vector<Run>& runs);
+    Result<> add_runs(const Piece& piece, DeviceStep& step);
     Result<> hand_out(DeviceStep& step);
     Result<> pack(DeviceStep& step, const ImageSlice& of, const SlicePayload& what);
     Result<> hand_out_packed(DeviceStep& step, bool all);
@@ -99,8 +107,8 @@ class DevicePayload {
     const DeviceImage& image_;
     std::unique_ptr<DevicePacker> packer_;
     std::array<Piece, kPieces> pieces_;
-    std::size_t next_piece_ = 0;
     std::deque<std::size_t> under_way_;  // pieces, oldest first
+    Team team_;                          // for many runs
 };
 
 }  // namespace twinrun

@@ -54,6 +54,7 @@ class HostDeduplicator final : public BaseDeduplicator {
 
     Result<> take(std::uint32_t ordinal, std::span<const ImageSegment> segments, PayloadSink& sink,
                   StepOutcome& outcome) override {
+        outcome.runs.clear();
         TWR_CHECK(image_.begin(segments));
         sources_.begin(ordinal);
         HostStep step{ordinal, taken_fully(outcome, table_.entries()), outcome,

@@ -30,8 +30,8 @@ struct Gap {
     std::uint64_t at;
 };
 
-// The first item from `from` on for which `before` is false; it is true for those ahead of that one.
-// Fast where that is near.
+// The first item from `from` on for which `before` is false; of those ahead of it, it is true. Fast
+// where that is near.
 template <typename Iterator, typename Before>
 Iterator first_not(Iterator from, Iterator end, Before before) {
     std::ptrdiff_t step = 1;
@@ -70,7 +70,7 @@ void fill(std::vector<Gap>& gaps, const std::vector<Run>& runs, std::vector<Run>
 
 bool by_place(const Run& a, const Run& b) { return a.begin < b.begin; }
 
-// Sorts. Where the list is a few ascending ones behind each other, they are merged, which is less work.
+// Sorts. A list that is a few ascending ones behind each other is merged, which is less work.
 template <typename Item, typename Before>
 void merge_ascending(std::vector<Item>& all, Before before) {
     std::vector<std::size_t> levels;  // where each list begins, and the end
@@ -314,8 +314,8 @@ Result<StepMap> RecordChain::map_some(std::uint32_t ordinal, const std::string_v
 }
 
 // Adds to `next` what chunks [position, position + count) of a payload were XORed with, at the same
-// places; with repeat what the one chunk was XORed with, `times` times. near: a base that may be near
-// those; then the last of them.
+// places; with repeat what the one chunk was XORed with, `times` times. near: a base that may be
+// near those; after the call the first of them.
 void RecordChain::add_bases(const Difference& difference, std::uint64_t position, std::uint64_t count,
                             std::uint64_t times, bool repeat, std::uint64_t to, std::size_t& near,
                             std::vector<Request>& next) {

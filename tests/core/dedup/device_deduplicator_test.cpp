@@ -210,6 +210,9 @@ class Twins {
         EXPECT_EQ(deduplicator_->facts().evicted, host_->facts().evicted);
         payload_[ordinal] = std::move(b.bytes);
         restores(image, *found);
+        // The next step's runs come to memory that has others.
+        host_->reuse(expected->runs);
+        deduplicator_->reuse(found->runs);
         return std::move(*found);
     }
 
@@ -671,6 +674,7 @@ TEST(DeviceDedup, ManyTilesAtOnce) {
         DedupOptions options;
         options.method = method;
         options.chunk_bytes = 32;
+        options.threads = 3;
         Twins twins(device, options);
         ASSERT_TRUE(twins.ok());
         Image image = {{"a", random_bytes(std::size_t{16} << 20, random)}};
@@ -688,32 +692,46 @@ TEST(DeviceDedup, ManyTilesAtOnce) {
         }
         twins.step(2, image);
         if (HasFailure()) return;
+        // So many runs that threads share them; then more, and fewer.
+        std::uint32_t ordinal = 3;
+        for (const std::size_t every : {5, 2, 3, 1000}) {
+            for (std::size_t at = random() % every; at < bytes.size() / 32; at += every)
+                randomize(bytes.data() + at * 32, 8, random);
+            const StepOutcome outcome = twins.step(ordinal++, image);
+            if (HasFailure()) return;
+            if (every == 2) EXPECT_GT(outcome.runs.size(), std::size_t{1} << 17);
+        }
     }
 }
 
 TEST(DeviceDedup, NothingIsAllocatedFromStepToStep) {
     TWR_FAKE_DEVICE(fake);
     TWR_TEST_DEVICE(device);
-    DedupOptions options;
-    options.slice_chunks = 256;
-    auto made = make_device_deduplicator(device, options);
-    ASSERT_TRUE(made.ok());
-    std::mt19937_64 random(8);
-    const Bytes bytes = random_bytes(1 << 20, random);
-    const OnDevice image(device, std::span<const std::byte>(bytes));
-    const std::vector<ImageSegment> segments = {{"a", image.data(), bytes.size(), {}, DType::u8}};
-    for (std::uint32_t i = 0; i < 4; ++i) {
-        if (i == 2) {
-            ASSERT_TRUE(fake->fail(""));
+    // A step of many slices uses all memory for what is on its way, one of one slice always the same.
+    for (const std::uint64_t slice : {256U, 0U}) {
+        SCOPED_TRACE(slice);
+        DedupOptions options;
+        options.slice_chunks = slice;
+        auto made = make_device_deduplicator(device, options);
+        ASSERT_TRUE(made.ok());
+        std::mt19937_64 random(8);
+        const Bytes bytes = random_bytes(1 << 20, random);
+        const OnDevice image(device, std::span<const std::byte>(bytes));
+        const std::vector<ImageSegment> segments = {{"a", image.data(), bytes.size(), {}, DType::u8}};
+        for (std::uint32_t i = 0; i < 4; ++i) {
+            if (i == 2) {
+                ASSERT_TRUE(fake->fail(""));
+            }
+            Bytes now = bytes;
+            randomize(now.data() + i * 1000, 5000, random);
+            ASSERT_TRUE(
+                to_result(device_runtime()->copy(device, image.data(), now.data(), now.size(), nullptr)));
+            ASSERT_TRUE(to_result(device_runtime()->wait_stream(device, nullptr)));
+            Sink sink;
+            ASSERT_TRUE((*made)->step(i, segments, sink).ok());
         }
-        Bytes now = bytes;
-        randomize(now.data() + i * 1000, 5000, random);
-        ASSERT_TRUE(to_result(device_runtime()->copy(device, image.data(), now.data(), now.size(), nullptr)));
-        ASSERT_TRUE(to_result(device_runtime()->wait_stream(device, nullptr)));
-        Sink sink;
-        ASSERT_TRUE((*made)->step(i, segments, sink).ok());
+        EXPECT_EQ(fake->calls("allocate") + fake->calls("allocate_host"), 0U);
     }
-    EXPECT_EQ(fake->calls("allocate") + fake->calls("allocate_host"), 0U);
 }
 
 // Numbers of chunks that 32 bits do not hold, without the memory that an image of so many would take.
