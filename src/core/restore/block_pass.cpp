@@ -131,7 +131,7 @@ Result<> BlockPass::read(Team* team, std::span<ReadScratch> scratch, const char*
     if (mixed.empty()) return success();
 
     // Neighbours in the output are one thread's work, from its first byte on: there it finds the
-    // output in its cache. It waits for others only where a share ends, and those have begun long ago.
+    // output in its cache. It waits for others only where a share ends: those began long ago.
     Stripes stripes(end);
     const std::uint64_t threads = team == nullptr ? 1 : scratch.size();
     const std::uint64_t share = std::max(kLeastShare, divide_up(end, threads * kSharesEach));
