@@ -296,6 +296,46 @@ TEST(DeviceDigest, ExactOfEveryHalf) {
     check(device, cases);
 }
 
+// Relative tolerances of all 16-bit values, from origins of keys that are so small that every value counts to such that hide all
+// values.
+TEST(DeviceDigest, RelativeOfEveryHalf) {
+    TWR_TEST_DEVICE(device);
+    Random random(6);
+    for (const double rtol : {0x1p-4, 0x1p-7, 1e-3, 1e-6, 0x1p-30, 0x1p-45}) {
+        std::vector<Case> cases;
+        for (const double origin : {0.0, 0x1p-100, 0x1.fffffffffffffp-71, 0x1p-70, 0x1.8p-70, 0x1p-60, 1e-5,
+                                    1.0, 1.37, 0x1p40, 0x1.fffffffffffffp63, 0x1p64, 0x1p100, 0x1p127}) {
+            for (const DType scalar : {DType::f16, DType::bf16}) {
+                for (const unsigned bits : {0U, 2U, 4U}) {
+                    Case c;
+                    c.scalar = scalar;
+                    c.settings.tolerance = {origin * rtol, rtol};
+                    c.settings.rule = *cell_rule(c.settings.tolerance, bits);
+                    if (c.settings.rule.kind != CellKind::relative) continue;
+                    // Finite values alone first, then all.
+                    const std::uint32_t exponent = scalar == DType::f16 ? 0x7C00 : 0x7F80;
+                    for (const bool finite : {true, false}) {
+                        std::vector<std::uint16_t> values;
+                        for (std::uint32_t raw = 0; raw < 0x10000; ++raw) {
+                            if (!finite || (raw & exponent) != exponent)
+                                values.push_back(static_cast<std::uint16_t>(raw));
+                        }
+                        std::shuffle(values.begin(), values.end(), random);
+                        const auto* bytes = reinterpret_cast<const std::byte*>(values.data());
+                        c.bytes.insert(c.bytes.end(), bytes, bytes + values.size() * 2);
+                        c.bytes.resize(divide_up(c.bytes.size(), kBlockBytes) * kBlockBytes);
+                    }
+                    c.skew = 0;
+                    cases.push_back(c);
+                }
+            }
+        }
+        ASSERT_GT(cases.size(), 30U);
+        check(device, cases);
+        if (HasFatalFailure()) return;
+    }
+}
+
 // Words of bits: integers under a tolerance that makes each its own cell. In blocks that are full and not, aligned and not, of all
 // sizes of chunks, beside fields of other rules.
 TEST(DeviceDigest, Words) {
