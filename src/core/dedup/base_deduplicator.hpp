@@ -39,8 +39,8 @@ class BaseDeduplicator : public Deduplicator {
     }
 
    private:
-    // Adds all that the step adds to `outcome`, which has its method, its base and memory for its
-    // runs: what is in that means nothing. Afterwards the image is the base.
+    // Adds all that the step adds to `outcome`, which has its method, its base, and old runs whose
+    // memory is to be used: overwrite them. Afterwards the image is the base.
     virtual Result<> take(std::uint32_t ordinal, std::span<const ImageSegment> segments, PayloadSink& sink,
                           StepOutcome& outcome) = 0;
     // Gives all chunks of the image to the sink, and returns how many they are. The base stays as

@@ -135,7 +135,7 @@ class Deduplicator {
     }
 
    protected:
-    // Memory for runs: what it has means nothing.
+    // Memory for runs. Its size and content are those of an earlier step: to be overwritten.
     [[nodiscard]] std::vector<Run> spare_runs() { return std::exchange(spare_, {}); }
 
    private:

@@ -95,7 +95,7 @@ class DeviceDeduplicator final : public BaseDeduplicator {
         outcome.content.resize(image_.segments());
         TWR_CHECK(image_.fetch_content(outcome.content));
         TWR_CHECK(payload_.finish(step));
-        outcome.runs.resize(step.runs);
+        outcome.runs.resize(step.runs_put);
         TWR_CHECK(c.wait(c.hashing));
         TWR_CHECK(c.wait(c.working));
         image_.become_base();

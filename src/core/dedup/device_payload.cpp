@@ -18,7 +18,7 @@ constexpr std::size_t kSpinBytes = std::size_t{4} << 20;  // 0.1 ms on their way
 // Where all chunks of a slice are sent and it has at most so many parts, each is copied from where
 // it lies.
 constexpr std::size_t kMostCopies = 16;
-// A run takes some nanoseconds of one thread, and to wake others takes as long as 10,000 of them.
+// One thread puts some 10,000 runs to their places in the time in which others wake up.
 constexpr std::size_t kTeamRuns = std::size_t{1} << 15;
 constexpr int kMostThreads = 8;  // they share the memory's rate
 
@@ -73,8 +73,9 @@ std::size_t DevicePayload::piece_bytes(const SlicePayload& what, const Sent& sen
     return std::min<std::uint64_t>(kPieceBytes, std::max<std::uint64_t>(kSmallestPiece, std::bit_ceil(left)));
 }
 
-// The idle piece with the least memory that is enough; where none has enough, with the most. For
-// page-locked memory takes milliseconds to allocate. One piece is idle.
+// The idle piece with the least memory that is enough; where none has enough, with the most:
+// page-locked memory takes milliseconds to allocate. So memory is allocated only where more pieces
+// are under way at once than ever before, or larger ones. At least one piece must be idle.
 std::size_t DevicePayload::idle_piece(std::size_t needed) const {
     const auto rank = [&](std::size_t piece) {
         const std::size_t bytes = pieces_[piece].host.bytes();
@@ -180,22 +181,22 @@ Result<> DevicePayload::add_runs(const Piece& piece, DeviceStep& step) {
                    from.source & ~kDeviceFresh, (from.source & kDeviceFresh) != 0};
     };
     if (piece.continues && entry != end) {
-        if (step.runs == 0) return Error{ErrorCode::internal, "a run that goes on before it began"};
+        if (step.runs_put == 0) return Error{ErrorCode::internal, "a run that goes on before it began"};
         const Run more = run_of(*entry++);
-        Run& last = runs[step.runs - 1];
+        Run& last = runs[step.runs_put - 1];
         last = Run(last.begin, last.count + more.count, last.source, more.repeat);
     }
     const auto count = static_cast<std::size_t>(end - entry);
-    if (runs.size() < step.runs + count) runs.resize(step.runs + count);
+    if (runs.size() < step.runs_put + count) runs.resize(step.runs_put + count);
     const auto put = [&](std::size_t first, std::size_t last) {
-        std::transform(entry + first, entry + last, runs.data() + step.runs + first, run_of);
+        std::transform(entry + first, entry + last, runs.data() + step.runs_put + first, run_of);
     };
     if (count < kTeamRuns) {
         put(0, count);
     } else {
         each_share(team_, count, [&](const ShareRange& of, int) { put(of.begin, of.end); });
     }
-    step.runs += count;
+    step.runs_put += count;
     return success();
 }
 

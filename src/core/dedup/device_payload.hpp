@@ -26,8 +26,8 @@ struct DeviceStep {
     std::uint32_t ordinal = 0;
     PayloadSink* sink = nullptr;
     StepOutcome& outcome;
-    bool fully = false;    // BaseDeduplicator::taken_fully
-    std::size_t runs = 0;  // of the outcome: those behind them mean nothing
+    bool fully = false;        // BaseDeduplicator::taken_fully
+    std::size_t runs_put = 0;  // into the outcome, which may have old ones behind them
 };
 
 // Of one slice. Addresses on the device.

@@ -119,6 +119,23 @@ std::size_t gather(std::span<const std::byte> from, std::size_t count, SparseScr
     return static_cast<std::size_t>(gap - scratch.gaps.data());
 }
 
+// One lock at a time: nobody waits in a circle.
+class OneLock {
+   public:
+    OneLock() = default;
+    ~OneLock() { change(nullptr); }
+    OneLock(const OneLock&) = delete;
+    OneLock& operator=(const OneLock&) = delete;
+    void change(std::mutex* to) {
+        if (held_ != nullptr) held_->unlock();
+        held_ = to;
+        if (held_ != nullptr) held_->lock();
+    }
+
+   private:
+    std::mutex* held_ = nullptr;
+};
+
 // XORs the items with those at their places. items: of the block. Returns whether the gaps have as
 // many as there are, and no more zeros than fit.
 template <unsigned Width>
@@ -129,6 +146,7 @@ bool scatter(std::span<const std::byte> gaps, const std::byte* values, std::size
     std::size_t begin = 0;
     std::size_t end = 0;
     std::byte* to = nullptr;
+    OneLock held;
     std::size_t item = 0;
     std::size_t done = 0;
     for (const std::byte gap : gaps) {
@@ -139,6 +157,7 @@ bool scatter(std::span<const std::byte> gaps, const std::byte* values, std::size
             begin = next->begin / Width;
             end = begin + next->to.size() / Width;
             to = next->to.data();
+            held.change(next->lock);
             ++next;
         }
         if (item >= begin && item < end) {

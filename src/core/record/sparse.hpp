@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -32,6 +33,8 @@ Result<> unpack_sparse(Compressor& compressor, std::span<const std::byte> from, 
 struct SparsePiece {
     std::size_t begin;        // its first byte in the block
     std::span<std::byte> to;  // whole items
+    // Held while the piece is changed; null: nobody else changes it.
+    std::mutex* lock = nullptr;
 };
 // The items of a block of `bytes` bytes, XORed with those that are in the pieces; items between
 // pieces are left out. pieces: ascending, apart. After an error a part of the items is there.

@@ -1,8 +1,10 @@
 #include "restore/block_pass.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <mutex>
+#include <optional>
 
 #include "base/checked.hpp"
 #include "platform/team_items.hpp"
@@ -13,55 +15,47 @@ namespace {
 
 constexpr std::uint64_t kLeastStripe = std::uint64_t{64} << 10;
 constexpr std::uint64_t kMostStripes = std::uint64_t{1} << 14;
-constexpr std::uint64_t kSharesEach = 8;  // of a thread, so that all have about as much to do
 constexpr std::size_t kZerosAtOnce = 32;
-constexpr std::uint64_t kLeastShare = std::uint64_t{256} << 10;
+// Blocks that one thread takes behind each other: as many bytes as these at least, and so few that
+// each thread takes several times.
+constexpr std::uint64_t kLeastShare = std::uint64_t{1} << 20;
+constexpr std::uint64_t kSharesEach = 8;
 
 }  // namespace
 
-// The output in stripes. XOR may come in any order, but not from two threads at one place at once.
+// The output in stripes, each with a lock. XOR may come in any order, but not from two threads to
+// one place at once.
 struct BlockPass::Stripes {
     explicit Stripes(std::uint64_t bytes)
-        : size(std::max(kLeastStripe, divide_up(bytes, kMostStripes))),
+        : size(std::max(kLeastStripe, std::bit_ceil(divide_up(bytes, kMostStripes)))),
           locks(static_cast<std::size_t>(divide_up(bytes, size))) {}
-
-    [[nodiscard]] std::size_t of(std::uint64_t byte) const { return static_cast<std::size_t>(byte / size); }
 
     const std::uint64_t size;
     std::vector<std::mutex> locks;
+};
 
-    // Those that these parts lie in, each once and in ascending order.
-    void find(std::span<const Part> parts, std::uint64_t chunk_bytes, std::vector<std::size_t>& which) const {
-        for (const Part& part : parts) {
-            const std::uint64_t begin = part.to * chunk_bytes;
-            const std::size_t last = of(begin + part.count * chunk_bytes - 1);
-            for (std::size_t s = of(begin); s <= last; ++s) {
-                if (which.empty() || which.back() != s) which.push_back(s);
+// Calls put(begin, to, lock) for each stretch of the parts' places: its first byte in the block,
+// and where it goes. With stripes each lies in one of them.
+template <typename Put>
+void BlockPass::each_stretch(Group parts, Stripes* stripes, Put put) const {
+    for (const Part& part : parts) {
+        const std::uint64_t bytes = part.repeat ? chunk_bytes_ : bytes_of(part);
+        for (std::uint64_t i = 0; i < (part.repeat ? part.count : 1); ++i) {
+            const std::uint64_t at = (part.to + i) * chunk_bytes_;
+            for (std::uint64_t done = 0; done < bytes;) {
+                std::uint64_t next = bytes;
+                std::mutex* lock = nullptr;
+                if (stripes != nullptr) {
+                    const std::uint64_t stripe = (at + done) / stripes->size;
+                    next = std::min(bytes, (stripe + 1) * stripes->size - at);
+                    lock = &stripes->locks[static_cast<std::size_t>(stripe)];
+                }
+                put(part.first * chunk_bytes_ + done, std::span(to_ + at + done, next - done), lock);
+                done = next;
             }
         }
-        std::sort(which.begin(), which.end());
-        which.erase(std::unique(which.begin(), which.end()), which.end());
     }
-
-    // Holds stripes that ascend: so nobody waits in a circle.
-    class Held {
-       public:
-        Held(Stripes* stripes, std::span<const std::size_t> which) : stripes_(stripes), which_(which) {
-            for (const std::size_t stripe : which_)
-                stripes_->locks[stripe].lock();
-        }
-        ~Held() {
-            for (const std::size_t stripe : which_)
-                stripes_->locks[stripe].unlock();
-        }
-        Held(const Held&) = delete;
-        Held& operator=(const Held&) = delete;
-
-       private:
-        Stripes* const stripes_;
-        const std::span<const std::size_t> which_;
-    };
-};
+}
 
 // By block, within each in the order in which they were found.
 void BlockPass::sort() {
@@ -93,7 +87,8 @@ Result<> BlockPass::read(Team* team, std::span<ReadScratch> scratch, const char*
     sort();
     std::vector<std::size_t> plain;
     std::vector<std::size_t> mixed;
-    std::uint64_t end = 0;
+    std::uint64_t end = 0;     // of the output's bytes that something is XORed with
+    std::uint64_t to_mix = 0;  // bytes of blocks
     for (std::size_t g = 0; g + 1 < groups_.size(); ++g) {
         const Group parts = group(g);
         const auto mixes = [](const Part& part) { return part.mix; };
@@ -102,8 +97,9 @@ Result<> BlockPass::read(Team* team, std::span<ReadScratch> scratch, const char*
             continue;
         }
         mixed.push_back(g);
+        to_mix += block_bytes(parts);
         for (Part& part : parts) {
-            // XORed with zeros it is as it is.
+            // A part that comes as it is can be XORed with zeros instead.
             if (!part.mix) add_zeros(part.to, part.count);
             part.mix = true;
             end = std::max(end, part.to * chunk_bytes_ + bytes_of(part));
@@ -130,33 +126,42 @@ Result<> BlockPass::read(Team* team, std::span<ReadScratch> scratch, const char*
     }));
     if (mixed.empty()) return success();
 
-    // Neighbours in the output are one thread's work, from its first byte on: there it finds the
-    // output in its cache. It waits for others only where a share ends: those began long ago.
-    Stripes stripes(end);
-    const std::uint64_t threads = team == nullptr ? 1 : scratch.size();
-    const std::uint64_t share = std::max(kLeastShare, divide_up(end, threads * kSharesEach));
-    const auto place = [&](std::size_t g) { return group(g).front().to * chunk_bytes_; };
+    // Blocks that begin near each other in the output are one thread's work: there it finds the
+    // output in its cache, and seldom waits for a lock.
+    const auto place = [&](std::size_t g) { return group(g).front().to; };
     std::stable_sort(mixed.begin(), mixed.end(),
                      [&](std::size_t a, std::size_t b) { return place(a) < place(b); });
+    const std::uint64_t share = std::max(kLeastShare, divide_up(to_mix, scratch.size() * kSharesEach));
     std::vector<std::size_t> begins;
+    std::uint64_t bytes = share;
     for (std::size_t m = 0; m < mixed.size(); ++m) {
-        if (m == 0 || place(mixed[m - 1]) / share != place(mixed[m]) / share) begins.push_back(m);
+        if (bytes >= share) {
+            begins.push_back(m);
+            bytes = 0;
+        }
+        bytes += block_bytes(group(mixed[m]));
     }
     begins.push_back(mixed.size());
+    std::optional<Stripes> stripes;
+    if (team != nullptr && scratch.size() > 1) stripes.emplace(end);
     return each(begins.size() - 1, [&](std::size_t i, ReadScratch& own) {
         Result<> done = success();
         for (std::size_t m = begins[i]; done && m < begins[i + 1]; ++m)
-            done = read_block(group(mixed[m]), own, team == nullptr ? nullptr : &stripes);
+            done = read_block(group(mixed[m]), own, stripes ? &*stripes : nullptr);
         return done;
     });
 }
 
-// Reads one block and puts its parts to their places. stripes: to be held, where others may write
-// there meanwhile.
+std::uint64_t BlockPass::block_bytes(Group parts) const {
+    return files_[parts.front().file]->block_chunks(parts.front().block) * chunk_bytes_;
+}
+
+// Reads one block and puts its parts, which all come as they are or are all XORed, to their places.
+// stripes: null: no other thread writes there.
 Result<> BlockPass::read_block(Group parts, ReadScratch& scratch, Stripes* stripes) {
     const Part& head = parts.front();
     const DifferenceFile& file = *files_[head.file];
-    const std::uint64_t size = file.block_chunks(head.block) * chunk_bytes_;
+    const std::uint64_t size = block_bytes(parts);
     ++counts_.blocks;
     counts_.bytes += file.difference().blocks[head.block].bytes;
     // A whole block that goes to one place needs no place between.
@@ -164,36 +169,27 @@ Result<> BlockPass::read_block(Group parts, ReadScratch& scratch, Stripes* strip
     if (whole && !head.mix)
         return file.read_block(head.block, scratch.compressor, scratch.block,
                                {to_ + head.to * chunk_bytes_, size});
-    std::vector<std::size_t>& which = scratch.stripes;
-    which.clear();
-    if (stripes != nullptr) stripes->find(parts, chunk_bytes_, which);
     if (file.sparse(head.block) && apart(parts)) {
         scratch.pieces.clear();
-        for (const Part& part : parts) {
-            const std::span piece(to_ + part.to * chunk_bytes_, bytes_of(part));
-            if (!part.mix) std::memset(piece.data(), 0, piece.size());
-            scratch.pieces.push_back({part.first * chunk_bytes_, piece});
-        }
-        const Stripes::Held held(stripes, which);
+        each_stretch(parts, stripes, [&](std::uint64_t begin, std::span<std::byte> to, std::mutex* lock) {
+            if (!head.mix) std::memset(to.data(), 0, to.size());
+            scratch.pieces.push_back({begin, to, lock});
+        });
         return file.mix_block(head.block, scratch.compressor, scratch.block, size, scratch.pieces);
     }
     std::vector<std::byte>& bytes = scratch.chunks;
     if (bytes.size() < size) bytes.resize(size);
     TWR_CHECK(file.read_block(head.block, scratch.compressor, scratch.block, std::span(bytes).first(size)));
-    const Stripes::Held held(stripes, which);
-    for (const Part& part : parts) {
-        const std::byte* from = bytes.data() + part.first * chunk_bytes_;
-        const std::uint64_t length = part.repeat ? chunk_bytes_ : bytes_of(part);
-        for (std::uint64_t i = 0; i < (part.repeat ? part.count : 1); ++i) {
-            std::byte* out = to_ + (part.to + i) * chunk_bytes_;
-            if (!part.mix) {
-                std::memcpy(out, from, length);
-            } else {
-                for (std::uint64_t b = 0; b < length; ++b)
-                    out[b] ^= from[b];
-            }
+    each_stretch(parts, stripes, [&](std::uint64_t begin, std::span<std::byte> to, std::mutex* lock) {
+        const std::byte* from = bytes.data() + begin;
+        if (!head.mix) {
+            std::memcpy(to.data(), from, to.size());
+            return;
         }
-    }
+        const auto held = lock == nullptr ? std::unique_lock<std::mutex>() : std::unique_lock(*lock);
+        for (std::size_t b = 0; b < to.size(); ++b)
+            to[b] ^= from[b];
+    });
     return success();
 }
 

@@ -22,7 +22,6 @@ struct ReadScratch {
     BlockScratch block;
     std::vector<std::byte> chunks;
     std::vector<SparsePiece> pieces;
-    std::vector<std::size_t> stripes;
     AlignedBytes part;  // for who calls RecordChain::read()
 };
 
@@ -40,16 +39,16 @@ class BlockPass {
     BlockPass(std::uint32_t chunk_bytes, std::byte* to, ReadCounts& counts)
         : chunk_bytes_(chunk_bytes), to_(to), counts_(counts) {}
 
-    // Parts that are added after it are of this file.
+    // The file of the parts that are added next.
     void add_file(std::shared_ptr<DifferenceFile> file) { files_.push_back(std::move(file)); }
-    // Chunks [first, first + count) of a block, or with repeat its chunk `first` `count` times, come
+    // Chunks [first, first + count) of a block, or with repeat its chunk `first` count times, come
     // to the output from chunk `to` on. mix: they are XORed with what is there.
     void add_part(std::size_t block, std::uint64_t first, std::uint64_t count, std::uint64_t to, bool repeat,
                   bool mix) {
         parts_.push_back({files_.size() - 1, block, first, count, to, repeat, mix});
     }
-    // These chunks of the output are zeros before anything is XORed with them. No part that is not
-    // XORed may come there.
+    // These chunks of the output become zeros, before others are XORed with them. Only parts with
+    // mix may come to them.
     void add_zeros(std::uint64_t to, std::uint64_t count) { zeros_.push_back({to, count}); }
     [[nodiscard]] std::size_t files() const { return files_.size(); }
     [[nodiscard]] std::size_t parts() const { return parts_.size(); }
@@ -80,6 +79,9 @@ class BlockPass {
         return Group(parts_).subspan(groups_[number], groups_[number + 1] - groups_[number]);
     }
     [[nodiscard]] std::uint64_t bytes_of(const Part& part) const { return part.count * chunk_bytes_; }
+    [[nodiscard]] std::uint64_t block_bytes(Group parts) const;
+    template <typename Put>
+    void each_stretch(Group parts, Stripes* stripes, Put put) const;
     Result<> read_block(Group parts, ReadScratch& scratch, Stripes* stripes);
     static bool apart(Group parts);
 

@@ -16,10 +16,11 @@ namespace twinrun {
 namespace {
 
 constexpr std::size_t kMostOpenFiles = 256;
-constexpr std::size_t kMostFilesAtOnce = 64;  // beside these
+// Of a pass over blocks. Its files stay open beside those above. A pass with so many parts (13 MB)
+// takes no further difference.
+constexpr std::size_t kMostFilesAtOnce = 64;
 constexpr std::size_t kMostPartsAtOnce = std::size_t{1} << 18;
 constexpr std::size_t kSmallRead = std::size_t{1} << 20;
-constexpr std::size_t kMostLevels = 64;
 constexpr const char* kNoMemory = "not enough memory to read a record";
 
 // Chunks that are not found yet: `begin` in the requested image, `at` in that of the next
@@ -30,10 +31,10 @@ struct Gap {
     std::uint64_t at;
 };
 
-// The first item from `from` on for which `before` is false; of those ahead of it, it is true. Fast
-// where that is near.
+// As std::partition_point: `before` holds for the first items of [from, end), and for no others.
+// The end of these is found fast where it is near.
 template <typename Iterator, typename Before>
-Iterator first_not(Iterator from, Iterator end, Before before) {
+Iterator near_partition_point(Iterator from, Iterator end, Before before) {
     std::ptrdiff_t step = 1;
     while (end - from > step && before(from[step])) {
         from += step;
@@ -51,7 +52,7 @@ void fill(std::vector<Gap>& gaps, const std::vector<Run>& runs, std::vector<Run>
     for (const Gap& gap : gaps) {
         std::uint64_t at = gap.at;
         const std::uint64_t end = gap.at + gap.count;
-        run = first_not(run, runs.end(), [&](const Run& r) { return ends_before(r, at); });
+        run = near_partition_point(run, runs.end(), [&](const Run& r) { return ends_before(r, at); });
         auto here = run;
         while (at < end) {
             const std::uint64_t begin = here == runs.end() ? end : std::min(end, std::max(at, here->begin));
@@ -77,7 +78,7 @@ void merge_ascending(std::vector<Item>& all, Before before) {
     for (auto at = all.begin(); at != all.end(); at = std::is_sorted_until(at, all.end(), before))
         levels.push_back(static_cast<std::size_t>(at - all.begin()));
     if (levels.size() < 2) return;
-    if (levels.size() > kMostLevels) return std::sort(all.begin(), all.end(), before);
+    if (levels.size() > all.size() / 8) return std::sort(all.begin(), all.end(), before);
     levels.push_back(all.size());
     std::vector<Item> next(all.size());
     while (levels.size() > 2) {
@@ -314,15 +315,15 @@ Result<StepMap> RecordChain::map_some(std::uint32_t ordinal, const std::string_v
 }
 
 // Adds to `next` what chunks [position, position + count) of a payload were XORed with, at the same
-// places; with repeat what the one chunk was XORed with, `times` times. near: a base that may be
-// near those; after the call the first of them.
+// places; with repeat what the one chunk was XORed with, `times` times. near: number of a base
+// where the search begins, for it is fast where that is near; then of the first that was found.
 void RecordChain::add_bases(const Difference& difference, std::uint64_t position, std::uint64_t count,
                             std::uint64_t times, bool repeat, std::uint64_t to, std::size_t& near,
                             std::vector<Request>& next) {
     const auto& bases = difference.bases;
-    const bool behind = near < bases.size() && bases[near].begin <= position;
-    auto run = first_not(bases.begin() + static_cast<std::ptrdiff_t>(behind ? near : 0), bases.end(),
-                         [&](const Run& r) { return r.begin + r.count <= position; });
+    const bool from_near = near < bases.size() && bases[near].begin <= position;
+    auto run = near_partition_point(bases.begin() + static_cast<std::ptrdiff_t>(from_near ? near : 0),
+                                    bases.end(), [&](const Run& r) { return r.begin + r.count <= position; });
     near = static_cast<std::size_t>(run - bases.begin());
     for (std::uint64_t at = position; run != bases.end() && run->begin < position + count; ++run) {
         at = std::max(at, run->begin);
@@ -427,6 +428,10 @@ Result<> RecordChain::for_each(std::size_t count, const Work& work) {
     });
 }
 
+std::size_t RecordChain::files_of_a_thread() const {
+    return std::max<std::size_t>(1, kMostFilesAtOnce / static_cast<std::size_t>(threads_));
+}
+
 // From the newest difference to the oldest: when one is looked at, all chunks of it that are needed
 // are known, those that others were XORed with too. So each block is read once.
 Result<> RecordChain::fetch(std::span<const Request> requests, std::uint32_t chunk_bytes, std::byte* to,
@@ -446,10 +451,11 @@ Result<> RecordChain::fetch(std::span<const Request> requests, std::uint32_t chu
     add(requests);
     std::vector<Request> next;
     while (!left.empty()) {
-        // Many differences at once, but not more files than a process may have open, and not more
-        // parts than fit into a few megabytes.
+        // Many differences at once, but not more files than a process may have open: threads that
+        // each read for themselves share them.
+        const std::size_t most_files = own == nullptr ? kMostFilesAtOnce : files_of_a_thread();
         BlockPass blocks(chunk_bytes, to, reads_);
-        while (!left.empty() && blocks.files() < kMostFilesAtOnce && blocks.parts() < kMostPartsAtOnce) {
+        while (!left.empty() && blocks.files() < most_files && blocks.parts() < kMostPartsAtOnce) {
             const auto newest = std::prev(left.end());
             next.clear();
             join(newest->second, blocks);

@@ -125,6 +125,7 @@ class RecordChain {
     static void join(std::vector<Request>& requests, BlockPass& pass);
     Result<> find_blocks(std::uint32_t ordinal, const std::vector<Request>& requests,
                          std::uint32_t chunk_bytes, BlockPass& found, std::vector<Request>& next);
+    [[nodiscard]] std::size_t files_of_a_thread() const;
     Result<> read_blocks(BlockPass& blocks, ReadScratch* own);
     static void add_bases(const Difference& difference, std::uint64_t position, std::uint64_t count,
                           std::uint64_t times, bool repeat, std::uint64_t to, std::size_t& near,

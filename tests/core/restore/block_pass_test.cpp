@@ -18,7 +18,7 @@ using testing::random_bytes;
 using testing::RecordBytes;
 
 constexpr std::uint32_t kBytesEach = 1024;
-constexpr std::uint64_t kOutputChunks = 3000;  // some shares of what is XORed
+constexpr std::uint64_t kOutputChunks = 6000;  // some shares of what is XORed, and many stripes
 constexpr const char* kNoRoom = "no memory";
 
 // Differences whose blocks are kept as they are, packed, and as few elements; and what each block has.

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <sys/resource.h>
+
 #include <set>
 #include <thread>
 
@@ -570,6 +572,38 @@ TEST(ChainXor, MoreDifferencesThanOnePassHas) {
     }
 }
 
+// Every second chunk is XORed with what it was: one difference alone has more parts than a pass takes.
+TEST(ChainXor, MorePartsThanOnePassHas) {
+    if (!packs()) GTEST_SKIP() << "a build without zstd";
+    constexpr std::uint64_t kSteps = 3;
+    constexpr std::uint64_t kSmall = kSmallestRecordChunk;
+    std::mt19937_64 random(test_seed(37));
+    FreshFolder folder;
+    FolderRecord record(folder.path(), options_for(RecordMethod::runs, Kept::xored, kSmall),
+                        settings_for(Kept::xored, 128 << 10), 2);
+    record.deepest = 9;
+    RecordBytes bytes = random_bytes(random, kSmall * 600'000);
+    std::vector<RecordBytes> past;
+    for (std::uint32_t step = 0; step < kSteps; ++step) {
+        const auto added = record.add({{"x", bytes}});
+        ASSERT_TRUE(added.ok()) << added.error().message;
+        past.push_back(bytes);
+        for (std::size_t at = step % 2 * kSmall; at < bytes.size(); at += 2 * kSmall)
+            bytes[at + random() % kSmall] ^= std::byte{1};
+    }
+    for (const int threads : {1, 3}) {
+        RecordChain chain = chain_of(folder.path(), threads);
+        for (std::uint32_t step = 0; step < kSteps; ++step) {
+            const auto map = chain.map(step);
+            ASSERT_TRUE(map.ok()) << map.error().message;
+            EXPECT_TRUE(step != 1 || map->runs.size() > 500'000);
+            const auto restored = restore(chain, step);
+            ASSERT_TRUE(restored.ok()) << restored.error().message;
+            EXPECT_TRUE((*restored)[0].bytes == past[step]);
+        }
+    }
+}
+
 // Few elements of most chunks change, and none of some, each time of others: so the chunks that one step was
 // XORed with lie in many steps. Copies, chunks that repeat, and a segment that moves, besides.
 TEST(ChainXor, UnchangedChunksBetweenChangedOnes) {
@@ -963,6 +997,47 @@ TEST(ChainByHand, BasesInACircleEnd) {
     const auto read = chain.read_payload(location(3, 0), 4, 64, got);
     ASSERT_FALSE(read.ok());
     EXPECT_EQ(read.error().code, ErrorCode::damaged);
+}
+
+// Threads that each read for themselves share the files that may be open: here with longer chains than stay open.
+TEST(ChainThreads, ManyShareFewOpenFiles) {
+    if (!packs()) GTEST_SKIP() << "a build without zstd";
+    constexpr std::uint32_t kSteps = 400;
+    constexpr int kThreads = 32;
+    std::mt19937_64 random(test_seed(41));
+    FreshFolder folder;
+    FolderRecord record(folder.path(), options_for(RecordMethod::runs, Kept::xored, 256),
+                        settings_for(Kept::xored, 256 * 8));
+    record.deepest = 1000;
+    TestImage image;
+    for (int segment = 0; segment < 2 * kThreads; ++segment)
+        image.push_back({"s" + std::to_string(segment), random_bytes(random, 256 * 8)});
+    for (std::uint32_t step = 0; step < kSteps; ++step) {
+        const auto added = record.add(image);
+        ASSERT_TRUE(added.ok()) << added.error().message;
+        if (step + 1 == kSteps) break;
+        for (auto& segment : image)
+            segment.bytes[random() % segment.bytes.size()] ^= static_cast<std::byte>(1 + random() % 7);
+    }
+    EXPECT_GT(record.depth(kSteps - 1), 300U);
+    RecordChain chain = chain_of(folder.path(), kThreads);
+    const auto map = chain.map(kSteps - 1);
+    ASSERT_TRUE(map.ok()) << map.error().message;
+    struct rlimit usual {};
+    ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &usual), 0);
+    struct rlimit few = usual;
+    few.rlim_cur = std::min<rlim_t>(usual.rlim_cur, 256 + 64 + 60);
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+    TestImage got;
+    for (const auto& segment : image)
+        got.push_back({segment.name, RecordBytes(segment.bytes.size(), std::byte{0xEE})});
+    const auto read = chain.for_each(image.size(), [&](std::size_t i, ReadScratch& own) {
+        const auto number = static_cast<std::size_t>(map->find(got[i].name) - map->directory.segments.data());
+        return chain.read(*map, number, 0, got[i].bytes, own);
+    });
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &usual), 0);
+    ASSERT_TRUE(read.ok()) << read.error().message;
+    expect_same(got, image);
 }
 
 TEST(ChainThreads, ManyReadAtOnce) {
