@@ -699,7 +699,7 @@ TEST(DeviceDedup, ManyTilesAtOnce) {
                 randomize(bytes.data() + at * 32, 8, random);
             const StepOutcome outcome = twins.step(ordinal++, image);
             if (HasFailure()) return;
-            if (every == 2) EXPECT_GT(outcome.runs.size(), std::size_t{1} << 17);
+            EXPECT_TRUE(every != 2 || outcome.runs.size() > std::size_t{1} << 17);
         }
     }
 }
