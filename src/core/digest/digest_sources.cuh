@@ -110,6 +110,8 @@ struct SourceOf {
 struct F32 : SourceOf<2> {
     static constexpr DType kScalar = DType::f32;
     static constexpr int kFirstPlane = 0;
+    // Of one scalar's bits.
+    __device__ static float number(std::uint32_t raw) { return __uint_as_float(raw); }
     using Pair = float2;
     __device__ static float first(Pair p) { return p.x; }
     __device__ static float second(Pair p) { return p.y; }
@@ -124,6 +126,7 @@ struct F16 : Half {
     static constexpr int kFirstPlane = 1;
     __device__ static float first(Pair p) { return half_to_float(p & 0xFFFF); }
     __device__ static float second(Pair p) { return half_to_float(p >> 16); }
+    __device__ static float number(std::uint32_t raw) { return half_to_float(raw); }
 };
 struct BF16 : Half {
     static constexpr DType kScalar = DType::bf16;
@@ -131,6 +134,7 @@ struct BF16 : Half {
     static constexpr bool kPairs = true;
     __device__ static float first(Pair p) { return __uint_as_float(p << 16); }
     __device__ static float second(Pair p) { return __uint_as_float(p & 0xFFFF0000U); }
+    __device__ static float number(std::uint32_t raw) { return __uint_as_float(raw << 16); }
 };
 // Two bfloat16 with 0 for -0.0. NaNs stay NaNs.
 __device__ inline std::uint32_t without_negative_zeros(std::uint32_t pair) {

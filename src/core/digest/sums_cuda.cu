@@ -1,19 +1,20 @@
 // Sums of digests on a device: table of sums_device.hpp.
 //
-// The part is taken in tasks of consecutive scalars. A group of lanes takes a task: a warp, or
-// fewer lanes where rows are short, so that each lane has some 16 scalars of a row. Lane i takes
-// every scalar i, i + lanes, ... of a row's stretch within one block, whose coefficients and weight
-// are the same for all of the group.
+// The part is taken in tasks of consecutive scalars. A group of lanes takes a task: as many as read
+// 32 bytes together, or fewer where rows are short, so that each lane has some 16 scalars of a row.
+// Lane i takes every scalar i, i + lanes, ... of a row's stretch within one block, whose
+// coefficients and weight are the same for all of the group.
 //
 // A product r q is four of 32 bits: r in halves of 30 bits, an absolute cell q in a low part of 26
-// bits and the signed rest. Their sums stay in 64 bits and are reduced mod p where a block ends,
-// not a scalar. The coarse sum follows from the fine one and that of the cells' low bits, as in
-// digest_kernel.cuh: q = 2^k q0 + low.
+// bits and the signed rest. Small cells of floats have one part. Their sums stay in 64 bits and are
+// reduced mod p where a block ends, not a scalar. The coarse sum follows from the fine one and that
+// of the cells' low bits, as in digest_kernel.cuh: q = 2^k q0 + low.
 //
 // Where the bucket ends the group adds up its lanes and adds the result to the bucket's, in halves
 // of 32 bits: 2^32 additions do not overflow, and the order does not matter.
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "device/warp.cuh"
 #include "digest/digest_sources.cuh"
@@ -27,9 +28,12 @@ namespace {
 
 constexpr unsigned kSumsThreads = 256;
 constexpr unsigned kSumsWarps = kSumsThreads / 32;
-// Thread blocks of a multiprocessor: registers count for more than warps. Doubles, whole planes,
-// H200: 2310 GB/s with 2 and batches of 8, 2243 with 3 and batches of 4, 1220 with 4.
+// Thread blocks of a multiprocessor: registers count for more than warps. Doubles, whole planes, in
+// groups of 32 lanes, H200: 2310 GB/s with 2 and batches of 8, 2243 with 3 and batches of 4, 1220
+// with 4.
 constexpr unsigned kBlocksEach = 2;
+// Those of a binary32's bits hold less: 10% more.
+constexpr unsigned kBlocksOfBits = 3;
 constexpr unsigned kMostBlocks = kLargestChunk / kBlockBytes;  // of a bucket
 // Scalars of a lane after which it folds. A block's stretch brings 128 more and a batch that is not
 // full; 255 fit 64 bits.
@@ -139,8 +143,52 @@ struct Products<CellKind::absolute> {
     }
 };
 
+// The same with small cells, which are below 2^22: as Cells<absolute>::small() gives them.
+struct SmallProducts : Products<CellKind::absolute> {
+    std::int64_t by_small[2] = {};
+    bool other = false;  // than small ones
+    __device__ void add_small(uint2 r, std::uint32_t v, std::uint32_t mask) {
+        constexpr std::uint32_t kNothing = 0x4B400000;  // 1.5 2^23
+        const auto q = static_cast<std::int32_t>(v - kNothing);
+        const std::uint32_t bits = v & mask;
+        by_small[0] += std::int64_t{static_cast<std::int32_t>(r.x)} * q;
+        by_small[1] += std::int64_t{static_cast<std::int32_t>(r.y)} * q;
+        low[0] += std::uint64_t{r.x} * bits;
+        low[1] += std::uint64_t{r.y} * bits;
+    }
+    __device__ void add(uint2 r, std::uint64_t v, std::uint32_t mask) {
+        other = true;
+        Products::add(r, v, mask);
+    }
+    __device__ std::uint64_t fine() const {
+        const std::uint64_t small = add61(signed61(by_small[0]), shifted61(signed61(by_small[1]), 30));
+        return other ? add61(small, Products::fine()) : small;
+    }
+};
+
+// Halves of 32 bits, the upper one signed.
 template <>
-struct Products<CellKind::binary32> : Products<CellKind::absolute> {};
+struct Products<CellKind::binary32> {
+    std::uint64_t by_low[2] = {};
+    std::int64_t by_high[2] = {};
+    __device__ void add(uint2 r, std::uint64_t v, std::uint32_t /*mask*/) {
+        static_assert((Cells<CellKind::binary32>::kNeutral & 0xFFFFFFFF) == 0);
+        const auto bits = static_cast<std::uint32_t>(v);
+        const std::uint32_t first = bits & 0xFFFF;
+        const auto rest = static_cast<std::int32_t>(bits) >> 16;
+        by_low[0] += std::uint64_t{r.x} * first;
+        by_low[1] += std::uint64_t{r.y} * first;
+        by_high[0] += std::int64_t{static_cast<std::int32_t>(r.x)} * rest;
+        by_high[1] += std::int64_t{static_cast<std::int32_t>(r.y)} * rest;
+    }
+    __device__ std::uint64_t fine() const {
+        const std::uint64_t a = add61(reduce61(by_low[0]), shifted61(reduce61(by_low[1]), 30));
+        const std::uint64_t b =
+            add61(shifted61(signed61(by_high[0]), 16), shifted61(signed61(by_high[1]), 46));
+        return add61(a, b);
+    }
+    __device__ std::uint64_t of_low_bits() const { return 0; }
+};
 
 // Quarters of 64 bits, whose products with halves of coefficients leave room for 255 of them.
 template <>
@@ -195,11 +243,19 @@ __device__ __noinline__ Far far_value(std::uint64_t raw, DType scalar, uint2 hal
 
 // ---- the kernel ----
 
-// Wide: groups are warps.
+// Lanes of a wide group, a logarithm. Fewer lanes have more of a block to add up before they must
+// reduce it; but memory comes by 32 bytes. Of doubles that begin between these, 4 lanes lost 14%.
+__host__ __device__ constexpr unsigned wide_shift(unsigned item_shift) {
+    return item_shift == 3 ? 3 : 5 - item_shift;
+}
+
+// Wide: of wide groups.
 template <class Source, CellKind Kind, bool Wide>
 class Adder {
    public:
     static constexpr bool kExact = is_exact(Kind);
+    // Small cells are made from floats.
+    static constexpr bool kMayBeSmall = Source::kFixed && Source::kNarrow && Kind == CellKind::absolute;
     static constexpr int kBatch =
         (Kind == CellKind::absolute || Kind == CellKind::binary32) && Source::kFixed ? 8 : 4;
 
@@ -210,12 +266,14 @@ class Adder {
           rho_(rho),
           item_shift_(Source::kFixed ? Source::kItemShift : item_shift),
           block_shift_(12 - item_shift_),
-          lanes_(Wide ? 32U : 1U << part.group_shift),
+          lanes_(1U << (Wide ? wide_shift(item_shift_) : part.group_shift)),
           lane_(threadIdx.x & (lanes_ - 1)),
-          mask_(Wide ? warp::kAllLanes : ((1ULL << lanes_) - 1) << (threadIdx.x % 32 & ~(lanes_ - 1))),
+          mask_(((1ULL << lanes_) - 1) << (threadIdx.x % 32 & ~(lanes_ - 1))),
           inverse_(Kind == CellKind::relative ? part.rule.key_origin : part.inverse),
           exponent_(part.rule.fine_exponent),
-          low_mask_((1U << part.rule.coarse_shift) - 1) {}
+          low_mask_((1U << part.rule.coarse_shift) - 1),
+          scale_(static_cast<float>(part.inverse)),
+          may_be_small_(kMayBeSmall && Cells<CellKind::absolute>::may_be_small(part.rule.fine_exponent)) {}
 
     // Scalars [at, end) of the part.
     __device__ void run(std::uint64_t at, std::uint64_t end) {
@@ -289,10 +347,14 @@ class Adder {
     __device__ void take_batch(const std::byte* data, unsigned position, unsigned i, unsigned n) {
         std::uint64_t v[kBatch];
         std::uint32_t outside = 0;
+        const std::byte* from = data + (std::size_t{i} << item_shift_);
 #pragma unroll
         for (int k = 0; k < kBatch; ++k) {
-            const unsigned at = i + static_cast<unsigned>(k) * lanes_;
-            v[k] = Full || at < n ? raw_at(data, at) : 0;
+            const unsigned behind = static_cast<unsigned>(k) * lanes_;
+            v[k] = Full || i + behind < n ? raw_at(from, behind) : 0;
+        }
+        if constexpr (kMayBeSmall) {
+            if (may_be_small_ && take_small<Full>(v, position, i, n)) return;
         }
 #pragma unroll
         for (int k = 0; k < kBatch; ++k) {
@@ -324,6 +386,28 @@ class Adder {
         }
         added_ += kBatch;
     }
+    // A batch of which all cells are small. False, and nothing done, if one of them is not.
+    template <bool Full>
+    __device__ bool take_small(const std::uint64_t (&raw)[kBatch], unsigned position, unsigned i,
+                               unsigned n) {
+        using Small = Cells<CellKind::absolute>;
+        std::uint32_t v[kBatch];
+        std::uint32_t differences = 0;
+#pragma unroll
+        for (int k = 0; k < kBatch; ++k) {
+            v[k] = Small::small(Source::number(static_cast<std::uint32_t>(raw[k])), scale_);
+            differences |= Small::small_difference(v[k]);
+        }
+        if (!Small::all_small(differences)) return false;
+#pragma unroll
+        for (int k = 0; k < kBatch; ++k) {
+            const unsigned at = i + static_cast<unsigned>(k) * lanes_;
+            const uint2 r = Full || at < n ? coefficients_[position + at] : uint2{0, 0};
+            products_.add_small(r, v[k], low_mask_);
+        }
+        added_ += kBatch;
+        return true;
+    }
     // Values of a batch that are out of the products' range.
     __device__ void take_far(const std::byte* data, unsigned position, unsigned i, std::uint32_t which) {
         Far all;
@@ -343,7 +427,9 @@ class Adder {
         weigh(all.fine, all.low);
     }
     __device__ std::uint64_t raw_at(const std::byte* data, unsigned at) const {
-        if constexpr (Source::kFixed && Source::kItemShift == 2) {
+        if constexpr (Source::kFixed && Source::kItemShift == 1) {
+            return __ldg(reinterpret_cast<const unsigned short*>(data) + at);
+        } else if constexpr (Source::kFixed && Source::kItemShift == 2) {
             return __ldg(reinterpret_cast<const unsigned*>(data) + at);
         } else if constexpr (Source::kFixed) {
             return __ldg(reinterpret_cast<const unsigned long long*>(data) + at);
@@ -423,7 +509,9 @@ class Adder {
     const double inverse_;  // relative: the key's origin
     const int exponent_;
     const std::uint32_t low_mask_;
-    Products<Kind> products_;
+    const float scale_;
+    const bool may_be_small_;
+    std::conditional_t<kMayBeSmall, SmallProducts, Products<Kind>> products_;
     unsigned added_ = 0;
     std::uint64_t block_ = 0;
     std::uint64_t fine_ = 0;  // of the bucket
@@ -431,8 +519,12 @@ class Adder {
     std::uint64_t slot_ = ~0ULL - 1;
 };
 
+__host__ __device__ constexpr unsigned blocks_each(bool fixed, CellKind kind) {
+    return fixed && kind == CellKind::binary32 ? kBlocksOfBits : kBlocksEach;
+}
+
 template <class Source, CellKind Kind, bool Wide>
-__global__ void __launch_bounds__(kSumsThreads, kBlocksEach)
+__global__ void __launch_bounds__(kSumsThreads, blocks_each(Source::kFixed, Kind))
     add_parts(SumsLaunch launch, unsigned item_shift) {
     extern __shared__ __align__(16) unsigned char shared_memory[];
     __shared__ std::uint64_t rho[kMostBlocks];
@@ -456,7 +548,8 @@ __global__ void __launch_bounds__(kSumsThreads, kBlocksEach)
             (launch.parts[middle].first_warp <= warp ? low : high) = middle;
         }
         const Part& part = launch.parts[low];
-        const unsigned group_shift = Wide ? 5 : part.group_shift;
+        const unsigned group_shift =
+            Wide ? wide_shift(Source::kFixed ? Source::kItemShift : item_shift) : part.group_shift;
         const std::uint64_t task =
             ((warp - part.first_warp) << (5 - group_shift)) + (threadIdx.x % 32 >> group_shift);
         // Counted from skew scalars before the first.
@@ -487,8 +580,9 @@ unsigned log2_of(std::uint64_t power) { return static_cast<unsigned>(__builtin_c
 
 // Lanes of a group.
 unsigned group_shift_of(const DeviceSumsItem& item) {
+    const unsigned most = wide_shift(sums_item_shift(item.scalar));
     unsigned shift = 0;
-    while (shift < 5 && (kRowOfALane << shift) < item.row_scalars)
+    while (shift < most && (kRowOfALane << shift) < item.row_scalars)
         ++shift;
     return shift;
 }
@@ -498,18 +592,25 @@ CellKind cells_of(const CellRule& rule) {
     return rule.kind == CellKind::integers ? CellKind::absolute : rule.kind;
 }
 
+constexpr std::uint8_t kAnySource = 4;
 // Which instance of the kernel an item takes: those of one key share a launch.
 struct SumsKey {
-    std::uint8_t source;  // f32, f64, any
+    std::uint8_t source;  // f32, f64, bf16, f16; kAnySource
     std::uint8_t item_shift;
     CellKind kind;
     bool wide;
     bool operator==(const SumsKey&) const = default;
 };
 SumsKey sums_key_of(const DeviceSumsItem& item) {
-    const std::uint8_t source = item.scalar == DType::f32 ? 0 : item.scalar == DType::f64 ? 1 : 2;
+    const CellKind kind = cells_of(item.rule);
+    const bool from_floats = kind == CellKind::absolute || kind == CellKind::binary32;
+    const std::uint8_t source = item.scalar == DType::f32                   ? 0
+                                : item.scalar == DType::f64                 ? 1
+                                : item.scalar == DType::bf16 && from_floats ? 2
+                                : item.scalar == DType::f16 && from_floats  ? 3
+                                                                            : kAnySource;
     return {source, static_cast<std::uint8_t>(sums_item_shift(item.scalar)), cells_of(item.rule),
-            group_shift_of(item) == 5};
+            group_shift_of(item) == wide_shift(sums_item_shift(item.scalar))};
 }
 template <class Source, bool Wide>
 SumsKernel sums_kernel_of(CellKind kind) {
@@ -523,10 +624,17 @@ SumsKernel sums_kernel_of(CellKind kind) {
     }
     return nullptr;
 }
+template <class Source, bool Wide>
+SumsKernel sums_kernel_of_half(CellKind kind) {
+    return kind == CellKind::absolute ? add_parts<Source, CellKind::absolute, Wide>
+                                      : add_parts<Source, CellKind::binary32, Wide>;
+}
 template <bool Wide>
 SumsKernel sums_kernel_of(const SumsKey& key) {
     if (key.source == 0) return sums_kernel_of<F32, Wide>(key.kind);
     if (key.source == 1) return sums_kernel_of<F64, Wide>(key.kind);
+    if (key.source == 2) return sums_kernel_of_half<BF16, Wide>(key.kind);
+    if (key.source == 3) return sums_kernel_of_half<F16, Wide>(key.kind);
     return sums_kernel_of<Any, Wide>(key.kind);
 }
 
@@ -698,8 +806,9 @@ DeviceStatus launch_parts(int device, const PartGroup& group, const Part* parts,
     const SumsKernel kernel =
         group.key.wide ? sums_kernel_of<true>(group.key) : sums_kernel_of<false>(group.key);
     const std::uint64_t needed = (group.warps + kSumsWarps - 1) / kSumsWarps;
+    const unsigned each = blocks_each(group.key.source != kAnySource, group.key.kind);
     const auto grid = static_cast<unsigned>(
-        std::min<std::uint64_t>(needed, static_cast<std::uint64_t>(multiprocessors) * kBlocksEach));
+        std::min<std::uint64_t>(needed, static_cast<std::uint64_t>(multiprocessors) * each));
     const std::size_t shared = (kBlockBytes >> group.key.item_shift) * sizeof(uint2);
     kernel<<<grid, kSumsThreads, shared, stream>>>(launch, group.key.item_shift);
     TWR_GPU_LAUNCHED("sums of digests");

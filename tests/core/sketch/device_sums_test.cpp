@@ -70,6 +70,10 @@ std::vector<std::byte> some_bytes(DType dtype, std::size_t items, unsigned odd, 
                                       std::numeric_limits<float>::infinity(), -0.0F, -1e38F,
                                       std::bit_cast<float>(static_cast<std::uint32_t>(raw))};
             raw = std::bit_cast<std::uint32_t>(special ? specials[random() % 5] : static_cast<float>(x));
+        } else if (scalar == DType::bf16 && !special) {
+            raw = std::bit_cast<std::uint32_t>(static_cast<float>(x)) >> 16;
+        } else if (scalar == DType::f16 && !special) {
+            raw = (raw & 0x83FF) | (10 + raw % 6) << 10;  // of the same magnitudes
         } else if (size == 8 && !special) {
             raw >>= 30;
         }
