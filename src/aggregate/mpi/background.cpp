@@ -18,6 +18,8 @@
 #include "aggregate/mpi/transfer.hpp"
 #include "base/caught.hpp"
 
+#include "base/once.hpp"
+
 namespace twinrun::aggregation {
 
 namespace {
@@ -174,6 +176,7 @@ void Background::keep(Result<> done) {
 }
 
 void Background::work() {
+    prepare_to_throw();
     std::unique_lock lock(mutex_);
     while (true) {
         changed_.wait(lock, [&] { return over_ || !steps_.empty(); });

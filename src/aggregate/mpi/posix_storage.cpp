@@ -18,6 +18,8 @@
 #include "aggregate/mpi/stripes.hpp"
 #include "aggregate/mpi/team.hpp"
 
+#include "base/once.hpp"
+
 namespace twinrun::aggregation {
 
 namespace {
@@ -70,6 +72,7 @@ class PosixStorage final : public Storage {
     }
 
     void work() {
+        prepare_to_throw();
         std::unique_lock lock(mutex_);
         while (true) {
             changed_.wait(lock, [&] { return over_ || !jobs_.empty(); });

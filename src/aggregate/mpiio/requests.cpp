@@ -13,6 +13,8 @@
 #include "aggregate/mpiio/answers.hpp"
 #include "base/caught.hpp"
 
+#include "base/once.hpp"
+
 namespace twinrun::mpiio {
 
 // One call, from the program's thread to the one that carries it out. A request of MPI has it too.
@@ -180,6 +182,7 @@ void Requests::put(std::shared_ptr<Operation> operation) {
 }
 
 void Requests::work() {
+    prepare_to_throw();
     ::pthread_setname_np(::pthread_self(), "twinrun_mpiio");
     std::unique_lock lock(mutex_);
     while (true) {

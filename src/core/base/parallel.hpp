@@ -8,6 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/once.hpp"
+
 namespace twinrun {
 
 // work(i, thread) for each i below count, on at most `threads` threads, the caller's among them,
@@ -24,7 +26,10 @@ void in_parallel(std::size_t count, int threads, std::size_t least, const Work& 
     std::vector<std::jthread> others;
     for (std::size_t thread = 1; thread < wanted; ++thread) {
         try {
-            others.emplace_back(take, thread);
+            others.emplace_back([&take, thread] {
+                prepare_to_throw();
+                take(thread);
+            });
         } catch (const std::exception&) {  // no more threads can start: fewer do it
             break;
         }

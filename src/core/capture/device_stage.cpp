@@ -5,6 +5,7 @@
 #include <exception>
 #include <utility>
 
+#include "base/once.hpp"
 #include "device/device.hpp"
 #include "sketch/device_sums.hpp"
 #include "source/device_array.hpp"
@@ -176,6 +177,7 @@ void DeviceStage::hand_over(std::shared_ptr<StagedArrays> staged, std::function<
 }
 
 void DeviceStage::run() {
+    prepare_to_throw();
     std::unique_lock lock(mutex_);
     for (;;) {
         changed_.wait(lock, [&] { return stopping_ || !tasks_.empty(); });

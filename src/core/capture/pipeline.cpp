@@ -6,6 +6,8 @@
 #include <span>
 #include <utility>
 
+#include "base/once.hpp"
+
 namespace twinrun {
 
 Pipeline::Pipeline(Tiers& tiers, StagingRing* ring, std::uint64_t heap_limit, int threads, Lost lost,
@@ -137,7 +139,7 @@ void Pipeline::fail(PendingStep& step, Error error) {
 }
 
 void Pipeline::prepare(PendingStep& step) {
-    std::call_once(step.prepared, [&] {
+    step.prepared.run([&] {
         step.digests.clear();  // of an earlier call that ran out of memory
         step.digests.reserve(step.layout->fields.size());
         for (std::size_t i = 0; i < step.layout->fields.size(); ++i)
@@ -252,6 +254,7 @@ void Pipeline::work(Load& load, AlignedBytes& residues) try {
 }
 
 void Pipeline::run() {
+    prepare_to_throw();
     AlignedBytes residues;
     std::unique_lock lock(mutex_);
     for (;;) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/aligned.hpp"
+#include "base/once.hpp"
 #include "capture/failure.hpp"
 #include "capture/layout.hpp"
 #include "capture/staging.hpp"
@@ -37,7 +38,7 @@ struct PendingStep {
     // add().
     std::vector<std::shared_ptr<const std::vector<std::uint64_t>>> ids;
     std::vector<FieldDigests> digests;  // of each field; made at first use, by prepare()
-    std::once_flag prepared;
+    Once prepared;
     std::atomic<double> blocked_seconds = 0;  // how long capture() held up the caller
     std::optional<Divergence> divergence;     // known once all digests are made
     // capture() itself returns the step's error; set before seal()

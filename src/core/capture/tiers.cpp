@@ -5,6 +5,7 @@
 #include <new>
 #include <utility>
 
+#include "base/once.hpp"
 #include "capture/failure.hpp"
 #include "capture/flush_child.hpp"
 #include "history/flushed.hpp"
@@ -424,6 +425,7 @@ Result<> Tiers::flush_one(std::int64_t step, const RankStep& entry) try {
 }
 
 void Tiers::run() {
+    prepare_to_throw();
     std::unique_lock lock(mutex_);
     for (;;) {
         changed_.wait(lock, [&] { return stopping_ || !to_flush_.empty(); });

@@ -13,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/once.hpp"
 #include "device/device.hpp"
 #include "engine/device_pairs.hpp"
 #include "engine/pair_stream.hpp"
@@ -103,7 +104,10 @@ class Batch {
             std::vector<std::jthread> others;
             for (std::uint64_t t = 1; t < threads; ++t) {
                 try {
-                    others.emplace_back([this, threads] { take_blocks(false, threads); });
+                    others.emplace_back([this, threads] {
+                        prepare_to_throw();
+                        take_blocks(false, threads);
+                    });
                 } catch (const std::exception&) {  // no more threads can start: fewer do it
                     break;
                 }
@@ -275,7 +279,10 @@ class Batch {
         for (std::size_t t = 0; t < kPairsAtOnce; ++t) {
             try {
                 const std::lock_guard lock(shared.mutex);
-                others.emplace_back([this, &shared] { hand_in(shared); });
+                others.emplace_back([this, &shared] {
+                    prepare_to_throw();
+                    hand_in(shared);
+                });
                 ++shared.at_work;
             } catch (const std::exception&) {  // the others hand in all
                 break;

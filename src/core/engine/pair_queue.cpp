@@ -4,6 +4,8 @@
 #include <system_error>
 #include <utility>
 
+#include "base/once.hpp"
+
 namespace twinrun {
 
 namespace {
@@ -81,6 +83,7 @@ void PairQueue::finish(const std::function<bool()>& goes_on) {
 }
 
 void PairQueue::work() {
+    prepare_to_throw();
     std::exception_ptr thrown;
     try {
         work_through();

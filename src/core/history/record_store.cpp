@@ -247,10 +247,11 @@ auto RecordStore::retry(Work work) -> decltype(work()) {
     for (;;) {
         const std::uint64_t before = journal_bytes();
         auto done = work();
-        if (done || (done.error().code != ErrorCode::not_found && done.error().code != ErrorCode::damaged))
-            return done;
-        if (auto loaded = reload(); !loaded || journal_bytes() == before) return done;
+        if (done) return done;
+        // Files are closed after an error, too: whoever keeps it may keep this store.
         chain_->forget();
+        if (done.error().code != ErrorCode::not_found && done.error().code != ErrorCode::damaged) return done;
+        if (auto loaded = reload(); !loaded || journal_bytes() == before) return done;
     }
 }
 

@@ -104,7 +104,7 @@ Result<> StepCheck::slice(std::size_t number, const FieldSlices& slices, std::ui
                           std::span<const ChunkDigest> digests, const std::byte* residues) try {
     Field& check = *checks_[number];
     if (!check.why_not.empty()) return success();
-    std::call_once(check.loaded, [&] { load(check); });
+    check.loaded.run([&] { load(check); });
     if (check.failure) {
         unread(check, *check.failure);
         return success();

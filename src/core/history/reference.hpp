@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "base/once.hpp"
 #include "history/history.hpp"
 #include "metadata/metadata.hpp"
 #include "sketch/build.hpp"
@@ -59,7 +60,7 @@ class StepCheck {
         std::optional<std::size_t> number;  // in the reference; nullopt: it has no such field
         std::string why_not;                // why the field cannot be compared; empty: it can
         std::optional<ChunkProof> proof;    // set if why_not is empty
-        std::once_flag loaded;
+        Once loaded;
         std::optional<Error> failure;       // of load()
         std::string unread;                 // why a part of the reference could not be read
         std::vector<std::uint64_t> leaves;  // the reference's digests of chunks

@@ -9,6 +9,7 @@
 #include "base/checked.hpp"
 #include "base/checksum.hpp"
 #include "base/codec.hpp"
+#include "base/once.hpp"
 #include "digest/field61.hpp"
 #include "metadata/metadata.hpp"
 
@@ -42,7 +43,7 @@ struct MetadataFile::Sums {
     std::vector<OfField> of_field;
     std::uint64_t opening = 0;  // bytes of header and directory
     bool at_once = false;       // all of the file is read where something of it is
-    std::once_flag once;
+    Once once;
     std::vector<std::byte> whole;  // empty: not read at once
 
     std::mutex& lock_of(std::size_t field) { return locks[field / kFieldsOfALock % kLocks]; }
@@ -99,7 +100,7 @@ Result<std::shared_ptr<MetadataFile>> MetadataFile::open(const std::string& path
 Result<std::span<const std::byte>> MetadataFile::fetch(std::uint64_t offset, std::size_t bytes,
                                                        std::vector<std::byte>& own) {
     if (sums_->at_once) {
-        std::call_once(sums_->once, [&] {
+        sums_->once.run([&] {
             std::vector<std::byte> whole(file_->size());
             if (file_->read_at(0, whole)) sums_->whole = std::move(whole);
         });

@@ -28,6 +28,9 @@ namespace twinrun {
 // Offsets, lengths and addresses of O_DIRECT reads.
 inline constexpr std::size_t kDirectAlignment = 4096;
 
+// How many files of one kind may stay open to be used again: a part of what this process may have.
+[[nodiscard]] std::size_t most_open_files();
+
 // Identifies the content of a file without reading it.
 struct FileStamp {
     std::uint64_t size = 0;

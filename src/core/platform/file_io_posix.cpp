@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -29,6 +30,16 @@
 #include "platform/reserved_space.hpp"
 
 namespace twinrun {
+
+std::size_t most_open_files() {
+    // A file may take a second descriptor, for direct reads, and there are two runs: with an eighth
+    // of the limit for each of them at most half of it is taken.
+    constexpr std::size_t kShare = 8;
+    constexpr std::size_t kMost = 256;
+    rlimit limit{};
+    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1;
+    return std::clamp<std::size_t>(limit.rlim_cur / kShare, 1, kMost);
+}
 
 using file_io::check_path;
 using file_io::Descriptor;

@@ -12,6 +12,7 @@
 #include <system_error>
 #include <thread>
 
+#include "base/once.hpp"
 #include "platform/file_io_internal.hpp"
 
 namespace twinrun::file_io {
@@ -117,6 +118,7 @@ class PreadQueue final : public ReadQueue {
         std::vector<std::thread> threads;  // that serve()
 
         void serve() {
+            prepare_to_throw();
             std::unique_lock lock(mutex);
             for (;;) {
                 work.wait(lock, [&] { return stop || !waiting.empty(); });

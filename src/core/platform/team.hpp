@@ -9,6 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/once.hpp"
+
 namespace twinrun {
 
 // Below this size, to start other threads on bytes costs more than they save.
@@ -58,6 +60,7 @@ class Team {
 
    private:
     void help(int worker) {
+        prepare_to_throw();
         std::unique_lock lock(mutex_);
         for (unsigned long seen = 0;;) {
             begin_.wait(lock, [&] { return stopping_ || round_ != seen; });

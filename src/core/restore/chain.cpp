@@ -15,9 +15,8 @@ namespace twinrun {
 
 namespace {
 
-constexpr std::size_t kMostOpenFiles = 256;
-// Of a pass over blocks. Its files stay open beside those above. A pass with so many parts (13 MB)
-// takes no further difference.
+// Of a pass over blocks. Its files stay open beside those that are kept. A pass with so many parts
+// (13 MB) takes no further difference.
 constexpr std::size_t kMostFilesAtOnce = 64;
 constexpr std::size_t kMostPartsAtOnce = std::size_t{1} << 18;
 constexpr std::size_t kSmallRead = std::size_t{1} << 20;
@@ -173,6 +172,7 @@ struct RecordChain::Workers {
 RecordChain::RecordChain(Locate locate, int threads)
     : locate_(std::move(locate)),
       threads_(std::max(1, threads)),
+      most_files_(most_open_files()),
       workers_(std::make_unique<Workers>(threads_)) {}
 RecordChain::~RecordChain() = default;
 
@@ -189,7 +189,16 @@ Result<std::shared_ptr<DifferenceFile>> RecordChain::open(std::uint32_t ordinal)
     TWR_TRY(const DifferencePlace place, locate_(ordinal));
     // Many small ones are opened behind each other: what unpacks their indexes is made once.
     const std::unique_lock alone(opening_, std::try_to_lock);
-    TWR_TRY(auto file, alone ? DifferenceFile::open(place, index_) : DifferenceFile::open(place));
+    const auto opened = [&] {
+        return alone ? DifferenceFile::open(place, index_) : DifferenceFile::open(place);
+    };
+    auto made = opened();
+    if (!made && made.error().code == ErrorCode::io) {
+        // Perhaps the process has too many open files: those that are only kept are closed.
+        forget();
+        made = opened();
+    }
+    TWR_TRY(auto file, std::move(made));
     const Difference& difference = file->difference();
     if (difference.partial() ? !std::any_of(difference.kept.begin(), difference.kept.end(),
                                             [&](const auto& kept) { return kept.ordinal == ordinal; })
@@ -198,7 +207,7 @@ Result<std::shared_ptr<DifferenceFile>> RecordChain::open(std::uint32_t ordinal)
     }
     const std::lock_guard guard(mutex_);
     // Closes the file of the oldest difference: it is the least likely to be needed again.
-    if (files_.size() >= kMostOpenFiles) files_.erase(files_.begin());
+    if (files_.size() >= most_files_) files_.erase(files_.begin());
     files_.insert_or_assign(ordinal, file);
     return file;
 }
@@ -428,8 +437,10 @@ Result<> RecordChain::for_each(std::size_t count, const Work& work) {
     });
 }
 
-std::size_t RecordChain::files_of_a_thread() const {
-    return std::max<std::size_t>(1, kMostFilesAtOnce / static_cast<std::size_t>(threads_));
+// Of one pass, where so many are at work.
+std::size_t RecordChain::files_at_once(int passes) const {
+    return std::max<std::size_t>(1,
+                                 std::min(kMostFilesAtOnce, most_files_) / static_cast<std::size_t>(passes));
 }
 
 // From the newest difference to the oldest: when one is looked at, all chunks of it that are needed
@@ -453,7 +464,7 @@ Result<> RecordChain::fetch(std::span<const Request> requests, std::uint32_t chu
     while (!left.empty()) {
         // Many differences at once, but not more files than a process may have open: threads that
         // each read for themselves share them.
-        const std::size_t most_files = own == nullptr ? kMostFilesAtOnce : files_of_a_thread();
+        const std::size_t most_files = files_at_once(own == nullptr ? 1 : threads_);
         BlockPass blocks(chunk_bytes, to, reads_);
         while (!left.empty() && blocks.files() < most_files && blocks.parts() < kMostPartsAtOnce) {
             const auto newest = std::prev(left.end());

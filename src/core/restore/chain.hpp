@@ -125,14 +125,15 @@ class RecordChain {
     static void join(std::vector<Request>& requests, BlockPass& pass);
     Result<> find_blocks(std::uint32_t ordinal, const std::vector<Request>& requests,
                          std::uint32_t chunk_bytes, BlockPass& found, std::vector<Request>& next);
-    [[nodiscard]] std::size_t files_of_a_thread() const;
+    [[nodiscard]] std::size_t files_at_once(int passes) const;
     Result<> read_blocks(BlockPass& blocks, ReadScratch* own);
     static void add_bases(const Difference& difference, std::uint64_t position, std::uint64_t count,
                           std::uint64_t times, bool repeat, std::uint64_t to, std::size_t& near,
                           std::vector<Request>& next);
     Locate locate_;
     const int threads_;
-    std::mutex mutex_;  // of files_
+    const std::size_t most_files_;  // that are kept open
+    std::mutex mutex_;              // of files_
     std::map<std::uint32_t, std::shared_ptr<DifferenceFile>> files_;
     std::mutex opening_;  // of index_
     Compressor index_;

@@ -1,24 +1,9 @@
 #include "source/open_files.hpp"
 
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <utility>
 
 namespace twinrun {
-
-namespace {
-// A file may take a second descriptor, for direct reads, and there are two runs: with an eighth of
-// the limit for each of them at most half of it is taken.
-constexpr std::size_t kShare = 8;
-constexpr std::size_t kMost = 256;
-}  // namespace
-
-std::size_t most_open_files() {
-    rlimit limit{};
-    if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1;
-    return std::clamp<std::size_t>(limit.rlim_cur / kShare, 1, kMost);
-}
 
 std::shared_ptr<InputFile> OpenFiles::known(const std::string& path) {
     if (const auto kept = kept_.find(path); kept != kept_.end()) return kept->second;

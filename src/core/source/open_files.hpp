@@ -14,9 +14,6 @@
 
 namespace twinrun {
 
-// How many files may stay open for others: a small part of what this process may have.
-[[nodiscard]] std::size_t most_open_files();
-
 // The files that were used last. Thread-safe. A file that is used stays open however many others
 // come.
 class OpenFiles {

@@ -7,6 +7,8 @@
 #include <new>
 #include <utility>
 
+#include "base/once.hpp"
+
 namespace twinrun {
 
 namespace {
@@ -107,6 +109,7 @@ StreamWorkers::~StreamWorkers() {
 }
 
 void StreamWorkers::serve(int worker, Member& member) {
+    prepare_to_throw();
     std::unique_lock lock(mutex_);
     for (;;) {
         begin_.wait(lock, [&] { return stopping_ || !member.turns.empty(); });
