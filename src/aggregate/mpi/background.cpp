@@ -18,7 +18,7 @@
 #include "aggregate/mpi/transfer.hpp"
 #include "base/caught.hpp"
 
-#include "base/once.hpp"
+#include "base/start_thread.hpp"
 
 namespace twinrun::aggregation {
 
@@ -103,7 +103,7 @@ Result<> Background::suit(const char* path, Result<> mine) {
         }
         free_.clear();
         // Here, where its failure is one of all ranks.
-        if (figures_.thread && !thread_.joinable()) thread_ = std::thread([this] { work(); });
+        if (figures_.thread && !thread_.joinable()) thread_ = start_thread([this] { work(); });
         return success();
     });
     // What the thread cannot do without calls of MPI.
@@ -176,7 +176,6 @@ void Background::keep(Result<> done) {
 }
 
 void Background::work() {
-    prepare_to_throw();
     std::unique_lock lock(mutex_);
     while (true) {
         changed_.wait(lock, [&] { return over_ || !steps_.empty(); });

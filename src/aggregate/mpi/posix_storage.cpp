@@ -18,7 +18,7 @@
 #include "aggregate/mpi/stripes.hpp"
 #include "aggregate/mpi/team.hpp"
 
-#include "base/once.hpp"
+#include "base/start_thread.hpp"
 
 namespace twinrun::aggregation {
 
@@ -40,7 +40,7 @@ class PosixStorage final : public Storage {
             const std::lock_guard lock(mutex_);
             jobs_.push_back(std::move(pieces));
         }
-        if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
+        if (!thread_.joinable()) thread_ = start_thread([this] { work(); });
         changed_.notify_one();
         return ++started_;
     }
@@ -72,7 +72,6 @@ class PosixStorage final : public Storage {
     }
 
     void work() {
-        prepare_to_throw();
         std::unique_lock lock(mutex_);
         while (true) {
             changed_.wait(lock, [&] { return over_ || !jobs_.empty(); });

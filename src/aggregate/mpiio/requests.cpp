@@ -13,7 +13,7 @@
 #include "aggregate/mpiio/answers.hpp"
 #include "base/caught.hpp"
 
-#include "base/once.hpp"
+#include "base/start_thread.hpp"
 
 namespace twinrun::mpiio {
 
@@ -172,7 +172,7 @@ void Requests::put(std::shared_ptr<Operation> operation) {
     if (thread_.joinable()) return;
     try {
         const SignalsBlocked blocked;
-        thread_ = std::thread([this] { work(); });
+        thread_ = start_thread([this] { work(); });
     } catch (const std::system_error&) {
         // Without a thread this one does it, and waits for the other ranks.
         carry_out(file_, *operation);
@@ -182,7 +182,6 @@ void Requests::put(std::shared_ptr<Operation> operation) {
 }
 
 void Requests::work() {
-    prepare_to_throw();
     ::pthread_setname_np(::pthread_self(), "twinrun_mpiio");
     std::unique_lock lock(mutex_);
     while (true) {

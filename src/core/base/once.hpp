@@ -1,8 +1,7 @@
-// Something that is done once, and threads that may throw.
+// Something that is done once, by whichever thread comes first.
 #pragma once
 
 #include <atomic>
-#include <exception>
 #include <mutex>
 
 namespace twinrun {
@@ -25,9 +24,5 @@ class Once {
     std::mutex mutex_;
     std::atomic<bool> done_{false};
 };
-
-// For each thread of ours, when it starts: what it needs to throw is allocated now. Where a first
-// exception, which may say that there is no memory, allocates it, the process ends.
-inline void prepare_to_throw() noexcept { static_cast<void>(std::uncaught_exceptions()); }
 
 }  // namespace twinrun

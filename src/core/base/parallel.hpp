@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/once.hpp"
+#include "base/start_thread.hpp"
 
 namespace twinrun {
 
@@ -26,10 +26,7 @@ void in_parallel(std::size_t count, int threads, std::size_t least, const Work& 
     std::vector<std::jthread> others;
     for (std::size_t thread = 1; thread < wanted; ++thread) {
         try {
-            others.emplace_back([&take, thread] {
-                prepare_to_throw();
-                take(thread);
-            });
+            others.push_back(start_thread<std::jthread>([&take, thread] { take(thread); }));
         } catch (const std::exception&) {  // no more threads can start: fewer do it
             break;
         }

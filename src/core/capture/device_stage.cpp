@@ -5,7 +5,7 @@
 #include <exception>
 #include <utility>
 
-#include "base/once.hpp"
+#include "base/start_thread.hpp"
 #include "device/device.hpp"
 #include "sketch/device_sums.hpp"
 #include "source/device_array.hpp"
@@ -45,7 +45,7 @@ std::shared_ptr<StagedArrays> DeviceStage::take(std::span<const FieldMetadata* c
     if (keep_data && bytes > limit_) return nullptr;
     auto staged = std::make_unique<StagedArrays>();
     try {
-        if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+        if (!thread_.joinable()) thread_ = start_thread([this] { run(); });
     } catch (const std::exception&) {
         return nullptr;  // no thread can be started that would bring the arrays to the host
     }
@@ -177,7 +177,6 @@ void DeviceStage::hand_over(std::shared_ptr<StagedArrays> staged, std::function<
 }
 
 void DeviceStage::run() {
-    prepare_to_throw();
     std::unique_lock lock(mutex_);
     for (;;) {
         changed_.wait(lock, [&] { return stopping_ || !tasks_.empty(); });

@@ -6,7 +6,7 @@
 #include <span>
 #include <utility>
 
-#include "base/once.hpp"
+#include "base/start_thread.hpp"
 
 namespace twinrun {
 
@@ -19,7 +19,7 @@ Pipeline::Pipeline(Tiers& tiers, StagingRing* ring, std::uint64_t heap_limit, in
       diverged_(std::move(diverged)) {
     for (int i = 0; i < threads; ++i) {
         try {
-            threads_.emplace_back([this] { run(); });
+            threads_.push_back(start_thread([this] { run(); }));
         } catch (const std::exception&) {
             if (i != 0) break;  // the system allows no more threads: those that started do the work
             throw;
@@ -254,7 +254,6 @@ void Pipeline::work(Load& load, AlignedBytes& residues) try {
 }
 
 void Pipeline::run() {
-    prepare_to_throw();
     AlignedBytes residues;
     std::unique_lock lock(mutex_);
     for (;;) {

@@ -5,7 +5,7 @@
 #include <new>
 #include <utility>
 
-#include "base/once.hpp"
+#include "base/start_thread.hpp"
 #include "capture/failure.hpp"
 #include "capture/flush_child.hpp"
 #include "history/flushed.hpp"
@@ -168,7 +168,7 @@ Result<> Tiers::resume() {
         shared_.reset();
         TWR_TRY(child_, FlushChild::start(settings_.flush_program, local_folder_, path_));
     }
-    thread_ = std::thread([this] { run(); });
+    thread_ = start_thread([this] { run(); });
     if (!unflushed_.empty()) drain();
     return success();
 }
@@ -425,7 +425,6 @@ Result<> Tiers::flush_one(std::int64_t step, const RankStep& entry) try {
 }
 
 void Tiers::run() {
-    prepare_to_throw();
     std::unique_lock lock(mutex_);
     for (;;) {
         changed_.wait(lock, [&] { return stopping_ || !to_flush_.empty(); });

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/once.hpp"
+#include "base/start_thread.hpp"
 #include "device/device.hpp"
 #include "engine/device_pairs.hpp"
 #include "engine/pair_stream.hpp"
@@ -104,10 +105,8 @@ class Batch {
             std::vector<std::jthread> others;
             for (std::uint64_t t = 1; t < threads; ++t) {
                 try {
-                    others.emplace_back([this, threads] {
-                        prepare_to_throw();
-                        take_blocks(false, threads);
-                    });
+                    others.push_back(
+                        start_thread<std::jthread>([this, threads] { take_blocks(false, threads); }));
                 } catch (const std::exception&) {  // no more threads can start: fewer do it
                     break;
                 }
@@ -279,10 +278,7 @@ class Batch {
         for (std::size_t t = 0; t < kPairsAtOnce; ++t) {
             try {
                 const std::lock_guard lock(shared.mutex);
-                others.emplace_back([this, &shared] {
-                    prepare_to_throw();
-                    hand_in(shared);
-                });
+                others.push_back(start_thread<std::jthread>([this, &shared] { hand_in(shared); }));
                 ++shared.at_work;
             } catch (const std::exception&) {  // the others hand in all
                 break;

@@ -4,7 +4,7 @@
 #include <system_error>
 #include <utility>
 
-#include "base/once.hpp"
+#include "base/start_thread.hpp"
 
 namespace twinrun {
 
@@ -32,7 +32,7 @@ void PairQueue::add(std::size_t number, int device, const DevicePair& pair) {
     ++count_;
     if (count_ == kAlone) {
         try {
-            thread_ = std::thread([this] { work(); });
+            thread_ = start_thread([this] { work(); });
         } catch (const std::system_error&) {  // none can be started: this one does it
         }
     }
@@ -83,7 +83,6 @@ void PairQueue::finish(const std::function<bool()>& goes_on) {
 }
 
 void PairQueue::work() {
-    prepare_to_throw();
     std::exception_ptr thrown;
     try {
         work_through();

@@ -12,7 +12,7 @@
 #include <system_error>
 #include <thread>
 
-#include "base/once.hpp"
+#include "base/start_thread.hpp"
 #include "platform/file_io_internal.hpp"
 
 namespace twinrun::file_io {
@@ -48,7 +48,7 @@ class PreadQueue final : public ReadQueue {
         state_->threads.reserve(static_cast<std::size_t>(threads));
         for (int i = 0; i < threads; ++i) {
             try {
-                state_->threads.emplace_back([state = state_.get()] { state->serve(); });
+                state_->threads.push_back(start_thread([state = state_.get()] { state->serve(); }));
             } catch (const std::system_error& failure) {
                 if (state_->threads.empty())
                     return system_error("pread queue", "start a thread", failure.code().value());
@@ -118,7 +118,6 @@ class PreadQueue final : public ReadQueue {
         std::vector<std::thread> threads;  // that serve()
 
         void serve() {
-            prepare_to_throw();
             std::unique_lock lock(mutex);
             for (;;) {
                 work.wait(lock, [&] { return stop || !waiting.empty(); });

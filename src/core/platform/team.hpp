@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/once.hpp"
+#include "base/start_thread.hpp"
 
 namespace twinrun {
 
@@ -40,7 +40,7 @@ class Team {
         while (static_cast<int>(threads_.size()) + 1 < size_) {
             const int worker = static_cast<int>(threads_.size()) + 1;
             try {
-                threads_.emplace_back([this, worker] { help(worker); });
+                threads_.push_back(start_thread([this, worker] { help(worker); }));
             } catch (const std::exception&) {
                 // The system allows no further threads: the existing ones do the work.
                 size_ = worker;
@@ -60,7 +60,6 @@ class Team {
 
    private:
     void help(int worker) {
-        prepare_to_throw();
         std::unique_lock lock(mutex_);
         for (unsigned long seen = 0;;) {
             begin_.wait(lock, [&] { return stopping_ || round_ != seen; });

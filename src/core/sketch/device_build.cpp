@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "base/checked.hpp"
-#include "base/once.hpp"
+#include "base/start_thread.hpp"
 #include "device/device_workspace.hpp"
 #include "sketch/device_batch.hpp"
 #include "sketch/device_collector.hpp"
@@ -167,10 +167,7 @@ Result<DeviceBuildStats> build_on_device(std::span<const FieldMetadata* const> f
     {
         std::vector<std::jthread> others;
         for (std::size_t w = 1; w < work.size(); ++w)
-            others.emplace_back([&run, &one = work[w]] {
-                prepare_to_throw();
-                run(one);
-            });
+            others.push_back(start_thread<std::jthread>([&run, &one = work[w]] { run(one); }));
         if (!work.empty()) run(work[0]);
     }
     DeviceBuildStats stats;

@@ -7,7 +7,7 @@
 #include <new>
 #include <utility>
 
-#include "base/once.hpp"
+#include "base/start_thread.hpp"
 
 namespace twinrun {
 
@@ -90,7 +90,7 @@ StreamWorkers::StreamWorkers(int threads, std::size_t callers) {
         try {
             auto member = std::make_unique<Member>();
             member->turns.reserve(callers);  // run() allocates nothing
-            member->thread = std::thread([this, worker, at = member.get()] { serve(worker, *at); });
+            member->thread = start_thread([this, worker, at = member.get()] { serve(worker, *at); });
             members_.push_back(std::move(member));
         } catch (const std::exception&) {  // fewer do it
             break;
@@ -109,7 +109,6 @@ StreamWorkers::~StreamWorkers() {
 }
 
 void StreamWorkers::serve(int worker, Member& member) {
-    prepare_to_throw();
     std::unique_lock lock(mutex_);
     for (;;) {
         begin_.wait(lock, [&] { return stopping_ || !member.turns.empty(); });

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -48,3 +50,45 @@ def test_a_run_keeps_little_of_each_step(tmp_path, background):
         grown = captured(range(_FIRST, _FIRST + _MORE)) - before
         assert run.steps[-1] == _FIRST + _MORE - 1
     assert grown < 200 * _MORE
+
+
+_LITTLE_MEMORY = """
+import random, resource, sys
+import numpy as np
+import twinrun
+
+seed, threads, background, record, folder = sys.argv[1:]
+random.seed(int(seed))
+x = np.random.default_rng(1).normal(size=200_000)
+run = twinrun.Run(folder, threads=int(threads), background=background == "1", record=record or None)
+for step in range(40):
+    x[random.randrange(191_000):][:9000] *= 1 + 1e-9
+    with open("/proc/self/statm") as file:
+        used = int(file.read().split()[0]) * resource.getpagesize()
+    more = int(random.choice([0, 0.5, 1, 2, 4, 8, 12, 20, 40]) * 2**20)
+    resource.setrlimit(resource.RLIMIT_AS, (used + more, resource.RLIM_INFINITY))
+    try:
+        run.capture(step, {"x": x})
+    except (MemoryError, twinrun.TwinrunError):
+        pass
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
+try:
+    run.close()
+except twinrun.TwinrunError:
+    pass
+print("alive")
+"""
+
+
+@pytest.mark.parametrize(
+    ("threads", "background", "record"), [(8, 0, "runs"), (2, 0, "runs"), (8, 1, "runs"), (64, 1, "")]
+)
+def test_a_lack_of_memory_ends_no_program(tmp_path, threads, background, record):
+    """The first exception of a thread allocates memory, and the C library ends the process where there is none."""
+    for seed in range(3):
+        command = [sys.executable, "-c", _LITTLE_MEMORY, str(seed), str(threads), str(background), record]
+        done = subprocess.run(
+            [*command, str(tmp_path / str(seed))], capture_output=True, text=True, timeout=300
+        )
+        assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr[-500:]

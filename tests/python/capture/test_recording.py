@@ -397,6 +397,27 @@ def test_a_part_of_a_field(tmp_path: Path) -> None:
         twinrun.read_part(tmp_path / "record", 20, "y")
 
 
+def test_an_exception_that_is_kept_keeps_no_file_open(tmp_path: Path) -> None:
+    """Its traceback has what it came from: the record, whose files were read."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=60 * 32)
+    with twinrun.Run(tmp_path / "run", record="runs") as run:
+        for step in range(60):
+            x[step * 32 : (step + 1) * 32] = rng.normal(size=32)
+            run.capture(step, {"x": x})
+    damaged = tmp_path / "run/step-0000000030/rank-00000.twr"
+    content = bytearray(damaged.read_bytes())
+    content[300] ^= 1
+    damaged.write_bytes(content)
+    before = len(os.listdir("/proc/self/fd"))
+    kept = []
+    for _ in range(3):
+        with pytest.raises(twinrun.DamagedFile) as caught:
+            twinrun.read_part(tmp_path / "run", 59, "x")
+        kept.append(caught.value)
+    assert len(os.listdir("/proc/self/fd")) < before + 10
+
+
 def test_what_makes_no_sense_is_said(tmp_path: Path) -> None:
     run = captured(tmp_path / "run", states(2))
     with pytest.raises(twinrun.TwinrunError, match="power of two"):
