@@ -26,7 +26,9 @@ void in_parallel(std::size_t count, int threads, std::size_t least, const Work& 
     std::vector<std::jthread> others;
     for (std::size_t thread = 1; thread < wanted; ++thread) {
         try {
-            others.push_back(start_thread<std::jthread>([&take, thread] { take(thread); }));
+            others.emplace_back([&take, thread] {
+                if (allocate_what_throws()) take(thread);  // the others take all
+            });
         } catch (const std::exception&) {  // no more threads can start: fewer do it
             break;
         }
