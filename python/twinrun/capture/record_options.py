@@ -99,8 +99,10 @@ class RecordOptions:
             raise TwinrunError(
                 f"chunk must be a power of two from 32 to 65536 bytes, not {in_short(self.chunk)}"
             )
-        if self.table < 0:
-            raise TwinrunError("table must not be negative")
+        if not hasattr(self.table, "__index__") or self.table < 0:
+            raise TwinrunError(
+                f"table must be a whole number of bytes, 0 for no limit, not {in_short(self.table)}"
+            )
         codec = self.compress or ("zstd" if _core.has_codec("zstd") else "none")
         xor = self.xor if self.xor is not None else codec != "none" and self.method != "full"
         return _core.RecordSettings(

@@ -453,9 +453,9 @@ def _refuse_records(record: str, to: str) -> None:
     inside = os.path.realpath(record)
     if os.path.commonpath([inside, os.path.realpath(to)]) == inside:
         raise TwinrunError(
-            "would be within the record, whose folder is for the record alone",
+            "would be within the record, and files are not restored into one",
             where=to,
-            fix="name another folder",
+            fix="name another folder, outside of it",
         )
     if os.path.isdir(to) and is_history(to) and _core.open_history(to).record is not None:
         raise TwinrunError(

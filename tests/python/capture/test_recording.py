@@ -424,6 +424,9 @@ def test_what_makes_no_sense_is_said(tmp_path: Path) -> None:
         twinrun.pack(run, tmp_path / "r", options=RecordOptions(chunk=96))
     with pytest.raises(twinrun.TwinrunError, match="none of"):
         twinrun.pack(run, tmp_path / "r", options=RecordOptions("best"))
+    for table in ("2 GiB", -1, 1.5):
+        with pytest.raises(twinrun.TwinrunError, match="table must be a whole number of bytes"):
+            twinrun.pack(run, tmp_path / "r", options=RecordOptions(table=table))
     with pytest.raises(twinrun.MissingFile):
         twinrun.pack(tmp_path / "nowhere", tmp_path / "r")
     with pytest.raises(twinrun.FormatError, match="outside"):
