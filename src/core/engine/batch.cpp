@@ -13,7 +13,6 @@
 #include <thread>
 #include <utility>
 
-#include "base/once.hpp"
 #include "base/start_thread.hpp"
 #include "device/device.hpp"
 #include "engine/device_pairs.hpp"
