@@ -252,6 +252,7 @@ auto RecordStore::retry(Work work) -> decltype(work()) {
         chain_->forget();
         if (done.error().code != ErrorCode::not_found && done.error().code != ErrorCode::damaged) return done;
         if (auto loaded = reload(); !loaded || journal_bytes() == before) return done;
+        chain_->forget();  // what others opened meanwhile was found by the old journals
     }
 }
 

@@ -166,8 +166,13 @@ Result<DeviceBuildStats> build_on_device(std::span<const FieldMetadata* const> f
     };
     {
         std::vector<std::jthread> others;
-        for (std::size_t w = 1; w < work.size(); ++w)
-            others.push_back(start_thread<std::jthread>([&run, &one = work[w]] { run(one); }));
+        for (std::size_t w = 1; w < work.size(); ++w) {
+            try {
+                others.push_back(start_thread<std::jthread>([&run, &one = work[w]] { run(one); }));
+            } catch (const std::system_error&) {  // no thread can be started: this one does it
+                run(work[w]);
+            }
+        }
         if (!work.empty()) run(work[0]);
     }
     DeviceBuildStats stats;
