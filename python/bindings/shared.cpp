@@ -32,7 +32,10 @@ void raise(const Error& error) {
         default: break;
     }
     const nb::object type = nb::module_::import_("twinrun.errors").attr(name);
-    const nb::object exception = type(readable_text(error.message));
+    // Where memory ends, the core has none for what to do.
+    const bool bare = error.code == ErrorCode::out_of_memory && error.message.ends_with("out of memory");
+    const nb::object exception =
+        type(readable_text(error.message + (bare ? "; free some memory, or ask for less at once" : "")));
     PyErr_SetObject(type.ptr(), exception.ptr());
     throw nb::python_error();
 }

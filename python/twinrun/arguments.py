@@ -187,6 +187,8 @@ def whole_number(name: str, value: object) -> int:
 
 def step_number(step: object) -> int:
     """The number of a step: an integer of 64 bits. Raises TwinrunError for anything else."""
+    if isinstance(step, bool):  # an argument in the wrong place
+        raise TwinrunError(f"a step is an integer, not {step}")
     try:
         number = operator.index(step)  # type: ignore[arg-type]
     except TypeError:

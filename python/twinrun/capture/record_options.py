@@ -103,6 +103,8 @@ class RecordOptions:
             raise TwinrunError(
                 f"table must be a whole number of bytes, 0 for no limit, not {in_short(self.table)}"
             )
+        if self.xor and self.method == "full":
+            raise TwinrunError("xor needs another method than 'full', which keeps no step to XOR with")
         codec = self.compress or ("zstd" if _core.has_codec("zstd") else "none")
         xor = self.xor if self.xor is not None else codec != "none" and self.method != "full"
         return _core.RecordSettings(

@@ -14,7 +14,7 @@ from ..errors import DamagedFile, FormatError, MissingFile, TwinrunError
 from ..formats.folder import is_history
 from ..runs.beside import names_beside
 from ..runs.histories import HistorySubject
-from ..runs.unnamed import error_of_unnamed, unnamed_of
+from ..runs.unnamed import error_of_no_step, error_of_unnamed, unnamed_of
 from ..runs.verify import damage_of_step, damaged_metadata
 from .record_options import RecordOptions
 from .taken import in_words
@@ -348,9 +348,9 @@ def restore(
     MissingFile
         The record or one of the steps does not exist.
     DamagedFile
-        A checksum does not fit, or `to` has one of the steps already and files of it are missing or damaged.
-        Or all steps were asked for, and the record has whole ones that no journal names; the others were
-        written.
+        A checksum does not fit, or a file of the record is missing. Or a step that was asked for is there,
+        and no journal names it; where all steps were asked for, the others were written. Or `to` has one of
+        the steps already, and files of it are missing or damaged.
     TwinrunError
         The folder is not a record, something in `to` has the name of a file to write, a history in `to` has
         another step of a number that the record has, `to` is a record or within this one, or `flat` is True
@@ -400,6 +400,8 @@ def restore_named(
         if unnamed is not None:
             raise unnamed
         raise MissingFile("no step to restore", where=record)
+    for step in sorted({*chosen} - {s.step for s in history.steps}):
+        raise error_of_no_step(record, history, step)
     ranks = [rank for s in history.steps if s.step in {*chosen} for rank in s.ranks]
     if flat and ranks and history.record is not None and all(rank.metadata for rank in ranks):
         raise TwinrunError(
@@ -534,7 +536,13 @@ def _part(
     if not 0 <= rank < 1 << 32:
         raise MissingFile(f"there is no rank {rank}", where=record, fix="twinrun log lists the ranks")
     store = _core.open_record(own_source(any_path(record)), rank, threads or os.cpu_count() or 1)
-    files, segments = store.files(step), store.segments(step)
+    try:
+        files, segments = store.files(step), store.segments(step)
+    except MissingFile:
+        history = _core.open_history(any_path(record))
+        if any(s.step == step for s in history.steps):
+            raise
+        raise error_of_no_step(any_path(record), history, step) from None
     for segment in segments:
         if name in (segment.name, files[segment.file].name):
             size = segment.bytes
@@ -616,7 +624,7 @@ def read_part(
     TwinrunError
         The range is not within the field.
     DamagedFile
-        A checksum does not fit.
+        A checksum does not fit, a file of the record is missing, or no journal names the step that is there.
 
     Notes
     -----
@@ -679,7 +687,7 @@ def write_part(
     TwinrunError
         The range is not within the field, a file of the name `to` exists, or it would be within a record.
     DamagedFile
-        A checksum does not fit.
+        As `read_part`.
     """
     check_settings(threads=threads, memory=memory)
     _refuse_records(any_path(record), os.path.dirname(os.path.abspath(any_path(to))))

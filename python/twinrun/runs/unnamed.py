@@ -10,15 +10,16 @@ import struct
 from typing import NamedTuple
 
 from .. import _core
-from ..errors import DamagedFile, FormatError, TwinrunError
+from ..errors import DamagedFile, FormatError, MissingFile, TwinrunError
 from ..formats.files import open_regular, reading
 from ..marks import MANIFEST, METADATA_SUFFIX, STEP_FOLDER, STEP_MARK
 
-__all__ = ["Unnamed", "error_of_unnamed", "folders_of_unnamed", "unnamed_of", "unnamed_steps"]
+__all__ = ["Unnamed", "error_of_no_step", "error_of_unnamed", "folders_of_unnamed", "unnamed_of", "unnamed_steps"]
 
 _DIFFERENCE = re.compile(r"(rank-\d{5,})(?:\.\d+)?\.twr")
 _DIFFERENCE_MAGIC = b"TWRDIFF\n"
 _OF_A_RANK = re.compile(r"rank-\d{5,}(?:\.\d+)?\.tw[rm]")
+_HOW_UNNAMED = "the journal was cut or is an older copy, or the folder is a copy"
 _MOST_NAMED = 8  # folders in one message
 _HEAD = 128  # bytes of a difference's header: spec/record.md
 
@@ -46,7 +47,7 @@ def unnamed_steps(path: str, history: _core.History) -> Unnamed:
     ]
     notes = [
         f"{os.path.join(path, step.folder)}: not checked: the journal of rank {step.rank} does not name its files there: "
-        "the journal was cut or is an older copy, or the folder is a copy"
+        f"{_HOW_UNNAMED}"
         for step in steps
         if not step.lost
     ]
@@ -114,8 +115,7 @@ def error_of_unnamed(
     names = [os.path.basename(folder) for folder in found.whole]
     shown = ", ".join(names[:_MOST_NAMED]) + (", …" if len(names) > _MOST_NAMED else "")
     return DamagedFile(
-        f"{shown} {undone}: no journal names {'it' if len(names) == 1 else 'them'}: the journal was cut or is an "
-        "older copy, or the folder is a copy",
+        f"{shown} {undone}: no journal names {'it' if len(names) == 1 else 'them'}: {_HOW_UNNAMED}",
         where=label or path,
         fix=fix,
     )
@@ -129,6 +129,21 @@ def unnamed_of(path: str, history: _core.History, label: str | None = None) -> T
     if not _others(path, history):
         return None
     return error_of_unnamed(path, history, "left out", "bring the journal back from a copy", label)
+
+
+def error_of_no_step(path: str, history: _core.History, step: int) -> TwinrunError:
+    """What to say where a history is asked for a step that it does not have."""
+    for folder in folders_of_unnamed(path, history):
+        found = STEP_FOLDER.fullmatch(folder)
+        if found is not None and int(found[1]) == step:
+            return DamagedFile(
+                f"{folder} was not read: no journal names it: {_HOW_UNNAMED}",
+                where=path,
+                fix="bring the journal back from a copy",
+            )
+    if step in history.incomplete:
+        return MissingFile(f"step {step} is incomplete: not every rank committed it", where=path)
+    return MissingFile(f"has no step {step}", where=path, fix="twinrun log lists the steps")
 
 
 def folders_of_unnamed(path: str, history: _core.History) -> list[str]:

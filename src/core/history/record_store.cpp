@@ -210,8 +210,9 @@ Result<DifferencePlace> RecordStore::locate(std::uint32_t ordinal) const {
             return known->second.in(path_);
     }
     if (next_tier_ != nullptr) return next_tier_->locate(ordinal);
-    return Error{ErrorCode::not_found, path_ + ": rank " + std::to_string(rank_) + " has no difference " +
-                                           std::to_string(ordinal) + ", and it is needed"};
+    return Error{ErrorCode::damaged, path_ + ": rank " + std::to_string(rank_) + " has no difference " +
+                                         std::to_string(ordinal) +
+                                         ", and it is needed: restore the record from a copy"};
 }
 
 std::optional<std::string> RecordStore::changed_file() const {

@@ -198,6 +198,11 @@ Result<std::shared_ptr<DifferenceFile>> RecordChain::open(std::uint32_t ordinal)
         forget();
         made = opened();
     }
+    // A journal names it, so a part of the record is lost: that is damage, and no wrong question.
+    if (!made && made.error().code == ErrorCode::not_found) {
+        return Error{ErrorCode::damaged,
+                     place.file + ": missing, and steps of the record need it: restore it from a copy"};
+    }
     TWR_TRY(auto file, std::move(made));
     const Difference& difference = file->difference();
     if (difference.partial() ? !std::any_of(difference.kept.begin(), difference.kept.end(),
@@ -236,8 +241,8 @@ Result<std::vector<Run>> RecordChain::resolve(const RecordDirectory& directory, 
         TWR_TRY(const auto file, open(base));
         const Difference& difference = file->difference();
         if (difference.partial()) {
-            return Error{ErrorCode::not_found, file->path() + ": of difference " + std::to_string(base) +
-                                                   " only chunks are left, and its image is needed"};
+            return Error{ErrorCode::damaged, file->path() + ": of difference " + std::to_string(base) +
+                                                 " only chunks are left, and its image is needed"};
         }
         if (difference.chunk_bytes != chunk_bytes)
             return Error{ErrorCode::damaged,

@@ -349,12 +349,18 @@ TEST_P(Chain, DamageAnywhereIsNeverWrongBytes) {
             }
         }
         std::filesystem::remove(path);
-        RecordChain chain = chain_of(folder.path());
+        RecordChain chain(  // as a journal names them
+            [&](std::uint32_t named) -> Result<DifferencePlace> {
+                return DifferencePlace{folder.path() + "/" + std::to_string(named) + ".diff"};
+            },
+            1);
         for (std::uint32_t step = 0; step < kSteps; ++step) {
             const auto restored = restore(chain, step);
             ASSERT_EQ(restored.ok(), !files[step].contains(ordinal));
             if (!restored.ok()) {
-                ASSERT_EQ(restored.error().code, ErrorCode::not_found);
+                // A journal named it: a step that needs it is damaged, and not unknown.
+                ASSERT_EQ(restored.error().code, ErrorCode::damaged);
+                ASSERT_NE(restored.error().message.find(path + ": missing"), std::string::npos);
             }
         }
         write_file(path, good);

@@ -395,6 +395,29 @@ def test_a_part_of_a_field(tmp_path: Path) -> None:
         twinrun.read_part(tmp_path / "record", 20, "x", offset=160_000, count=25)
     with pytest.raises(twinrun.MissingFile, match="no 'y'"):
         twinrun.read_part(tmp_path / "record", 20, "y")
+    with pytest.raises(twinrun.MissingFile, match="has no step 21; twinrun log lists the steps"):
+        twinrun.read_part(tmp_path / "record", 21, "x")
+    with pytest.raises(twinrun.TwinrunError, match="a step is an integer, not True"):
+        twinrun.read_part(tmp_path / "record", True, "x")
+
+
+def test_a_missing_part_of_a_record_is_damage(tmp_path: Path) -> None:
+    """The step is there: whoever asks for it did not ask for the wrong one."""
+    x = np.arange(10_000.0)
+    with twinrun.Run(tmp_path / "run", record="runs") as run:
+        for step in range(3):
+            x[step] += 1
+            run.capture(step, {"x": x})
+    gone = tmp_path / "run/step-0000000000/rank-00000.twr"
+    gone.unlink()
+    asked = [
+        lambda: twinrun.read_part(tmp_path / "run", 2, "x"),
+        lambda: twinrun.restore(tmp_path / "run", tmp_path / "back", steps=[1]),
+        lambda: twinrun.compare(tmp_path / "run", {"x": x}, steps="2"),
+    ]
+    for ask in asked:
+        with pytest.raises(twinrun.DamagedFile, match=rf"{gone}: missing, and steps of the record need it"):
+            ask()
 
 
 def test_an_exception_that_is_kept_keeps_no_file_open(tmp_path: Path) -> None:
@@ -424,6 +447,8 @@ def test_what_makes_no_sense_is_said(tmp_path: Path) -> None:
         twinrun.pack(run, tmp_path / "r", options=RecordOptions(chunk=96))
     with pytest.raises(twinrun.TwinrunError, match="none of"):
         twinrun.pack(run, tmp_path / "r", options=RecordOptions("best"))
+    with pytest.raises(twinrun.TwinrunError, match="xor needs another method than 'full'"):
+        twinrun.pack(run, tmp_path / "r", options=RecordOptions("full", xor=True))
     for table in ("2 GiB", -1, 1.5):
         with pytest.raises(twinrun.TwinrunError, match="table must be a whole number of bytes"):
             twinrun.pack(run, tmp_path / "r", options=RecordOptions(table=table))

@@ -55,6 +55,12 @@ def test_a_step_that_no_journal_names_is_an_error(record: Path, tmp_path: Path, 
         twinrun.restore(record, tmp_path / "again")
     # Who names steps gets these.
     assert command("restore", record, tmp_path / "one", "--step", "1").status == 0
+    done = command("restore", record, tmp_path / "two", "--step", "2")
+    assert done.status == 2 and "step-0000000002 was not read: no journal names it" in done.err
+    with pytest.raises(twinrun.errors.DamagedFile, match="step-0000000002 was not read: no journal names it"):
+        twinrun.read_part(record, 2, "x")
+    with pytest.raises(twinrun.errors.MissingFile, match="has no step 3; twinrun log lists the steps"):
+        twinrun.read_part(record, 3, "x")
 
 
 def test_where_no_journal_names_any_step(record: Path, tmp_path: Path) -> None:
