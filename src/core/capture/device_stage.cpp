@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <set>
 #include <utility>
+#include <vector>
 
 #include "base/start_thread.hpp"
 #include "device/device.hpp"
@@ -112,10 +114,8 @@ bool DeviceStage::fill(StagedArrays& staged, std::span<const FieldMetadata* cons
 }
 
 Result<> DeviceStage::copy(StagedArrays& staged, std::span<const DeviceArray* const> arrays) {
-    const DeviceRuntime* runtime = device_runtime();
     const DeviceElementKernels* elements = device_element_kernels();
-    if (runtime == nullptr || elements == nullptr)
-        return Error{ErrorCode::unsupported, "no library for devices"};
+    if (elements == nullptr) return Error{ErrorCode::unsupported, "no library for devices"};
     std::map<int, std::size_t> room;
     for (const DeviceArray* array : arrays)
         room[array->device] += room_for(*array);
@@ -136,24 +136,31 @@ Result<> DeviceStage::copy(StagedArrays& staged, std::span<const DeviceArray* co
         TWR_CHECK(memory.reserve(device, std::max<std::size_t>(bytes, kDeviceAlignment)));
         staged.memory.emplace(device, std::move(memory));
     }
-    std::map<int, DeviceStream> streams;
-    std::map<int, std::size_t> used;
+    // Arrays by the thousand come from one stream, and are small: what a device is asked for each
+    // of them takes longer than the copies.
+    struct OnOne {
+        DeviceStream stream;
+        std::set<StreamHandle> followed;
+        std::vector<DeviceCopy> copies;
+        std::size_t used = 0;
+    };
+    std::map<int, OnOne> on;
     for (const DeviceArray* array : arrays) {
-        auto stream = streams.find(array->device);
-        if (stream == streams.end()) {
+        auto found = on.find(array->device);
+        if (found == on.end()) {
             TWR_TRY(DeviceStream made, DeviceStream::create(array->device));
-            stream = streams.emplace(array->device, std::move(made)).first;
+            found = on.emplace(array->device, OnOne{std::move(made), {}, {}, 0}).first;
         }
-        TWR_CHECK(stream->second.follow(array->stream));
-        std::byte* const to = staged.memory.at(array->device).data() + used[array->device];
-        used[array->device] += room_for(*array);
+        OnOne& one = found->second;
+        if (one.followed.insert(array->stream).second) TWR_CHECK(one.stream.follow(array->stream));
+        std::byte* const to = staged.memory.at(array->device).data() + one.used;
+        one.used += room_for(*array);
         const std::uint64_t items = array->items();
         if (items != 0 && array->dense()) {
-            TWR_CHECK(to_result(runtime->copy(array->device, to, array->data,
-                                              items * item_bytes(array->dtype), stream->second.get())));
+            one.copies.push_back({array->data, to, items * item_bytes(array->dtype)});
         } else if (items != 0) {
             TWR_CHECK(to_result(
-                elements->gather(array->device, gather_of(*array, 0, items, to), stream->second.get())));
+                elements->gather(array->device, gather_of(*array, 0, items, to), one.stream.get())));
         }
         DeviceArray copy = *array;
         copy.data = to;
@@ -163,8 +170,12 @@ Result<> DeviceStage::copy(StagedArrays& staged, std::span<const DeviceArray* co
         copy.owner.reset();
         staged.copies.push_back(std::move(copy));
     }
-    for (auto& [device, stream] : streams)
-        TWR_CHECK(stream.wait());
+    for (auto& [device, one] : on) {
+        TWR_CHECK(
+            to_result(elements->copy_all(device, one.copies.data(), one.copies.size(), one.stream.get())));
+    }
+    for (auto& [device, one] : on)
+        TWR_CHECK(one.stream.wait_soon());
     return success();
 }
 

@@ -19,7 +19,7 @@
 
 namespace twinrun {
 
-inline constexpr std::uint32_t kDeviceAbi = 8;  // raised with every change of a table
+inline constexpr std::uint32_t kDeviceAbi = 9;  // raised with every change of a table
 inline constexpr int kHostMemory = -1;          // in place of a device's number
 
 // Parts of a device's memory, and of the host's that goes there, begin at multiples of this:

@@ -4,6 +4,8 @@
 // - a dimension other than the last has the items side by side (a transposed array): tiles through
 //   shared memory, so that reads and writes are both of whole lines
 // - all others: one item a thread
+//
+// Copies many arrays that are dense already.
 #include <cstddef>
 #include <cstdint>
 
@@ -268,9 +270,97 @@ DeviceStatus gather(int device, const DeviceGather& asked, StreamHandle stream) 
     return {};
 }
 
+// ---- many copies ----
+
+// A launch takes its copies as a parameter, of which there may be 4 KiB: no memory is needed, and
+// nothing has to reach the device first. Blocks take tiles; each copy begins with a new one.
+constexpr unsigned kCopiesAtOnce = 128;
+constexpr std::uint64_t kCopyTile = 32768;  // bytes
+struct CopyBatch {
+    DeviceCopy copies[kCopiesAtOnce];
+    std::uint32_t first_tiles[kCopiesAtOnce];
+    unsigned count;
+};
+static_assert(sizeof(CopyBatch) <= 4096);
+
+template <class Unit>
+__device__ inline void copy_tile(const std::byte* from, std::byte* to, std::uint64_t bytes) {
+    const auto* source = reinterpret_cast<const Unit*>(from);
+    auto* target = reinterpret_cast<Unit*>(to);
+    constexpr unsigned kAtOnce = 8;  // loads that are under way
+    const auto units = static_cast<unsigned>(bytes / sizeof(Unit));
+    unsigned i = threadIdx.x;
+    for (; i + (kAtOnce - 1) * kThreads < units; i += kAtOnce * kThreads) {
+        Unit held[kAtOnce];
+#pragma unroll
+        for (unsigned k = 0; k < kAtOnce; ++k)
+            held[k] = __ldcs(source + i + k * kThreads);
+#pragma unroll
+        for (unsigned k = 0; k < kAtOnce; ++k)
+            __stcs(target + i + k * kThreads, held[k]);
+    }
+    for (; i < units; i += kThreads)
+        __stcs(target + i, __ldcs(source + i));
+    const std::uint64_t rest = std::uint64_t{units} * sizeof(Unit) + threadIdx.x;
+    if (rest < bytes) to[rest] = from[rest];  // fewer than there are threads
+}
+
+__global__ void __launch_bounds__(kThreads) copy_tiles(const __grid_constant__ CopyBatch batch) {
+    unsigned low = 0;
+    for (unsigned high = batch.count; high - low > 1;) {
+        const unsigned middle = (low + high) / 2;
+        (batch.first_tiles[middle] <= blockIdx.x ? low : high) = middle;
+    }
+    const DeviceCopy& copy = batch.copies[low];
+    const std::uint64_t at = std::uint64_t{blockIdx.x - batch.first_tiles[low]} * kCopyTile;
+    const std::uint64_t bytes = copy.bytes - at < kCopyTile ? copy.bytes - at : kCopyTile;
+    const auto* from = static_cast<const std::byte*>(copy.from) + at;
+    auto* to = static_cast<std::byte*>(copy.to) + at;
+    const auto places = reinterpret_cast<std::uintptr_t>(from) | reinterpret_cast<std::uintptr_t>(to);
+    if (places % 16 == 0) {
+        copy_tile<uint4>(from, to, bytes);
+    } else if (places % 4 == 0) {
+        copy_tile<std::uint32_t>(from, to, bytes);
+    } else {
+        copy_tile<std::uint8_t>(from, to, bytes);
+    }
+}
+
+DeviceStatus copy_all(int device, const DeviceCopy* copies, std::size_t count, StreamHandle stream) {
+    TWR_GPU_CURRENT(device);
+    // Of a tile: what its number has room for.
+    constexpr std::uint64_t kMostBytes = kCopyTile << 30;
+    CopyBatch batch{};
+    std::uint64_t tiles = 0;
+    const auto launch_batch = [&]() -> DeviceStatus {
+        if (batch.count == 0) return {};
+        copy_tiles<<<static_cast<unsigned>(tiles), kThreads, 0, gpu_stream(stream)>>>(batch);
+        TWR_GPU_LAUNCHED("copies within a device");
+        batch.count = 0;
+        tiles = 0;
+        return {};
+    };
+    for (std::size_t i = 0; i < count; ++i) {
+        for (std::uint64_t at = 0; at < copies[i].bytes; at += kMostBytes) {
+            const std::uint64_t left = copies[i].bytes - at;
+            const std::uint64_t bytes = left < kMostBytes ? left : kMostBytes;
+            const std::uint64_t own_tiles = (bytes - 1) / kCopyTile + 1;
+            if (batch.count == kCopiesAtOnce || tiles + own_tiles > kMostBytes / kCopyTile) {
+                if (const DeviceStatus launched = launch_batch(); launched.failed) return launched;
+            }
+            batch.copies[batch.count] = {static_cast<const std::byte*>(copies[i].from) + at,
+                                         static_cast<std::byte*>(copies[i].to) + at, bytes};
+            batch.first_tiles[batch.count] = static_cast<std::uint32_t>(tiles);
+            ++batch.count;
+            tiles += own_tiles;
+        }
+    }
+    return launch_batch();
+}
+
 }  // namespace
 
 extern const DeviceElementKernels kDeviceElementTable;
-const DeviceElementKernels kDeviceElementTable = {gather};
+const DeviceElementKernels kDeviceElementTable = {gather, copy_all};
 
 }  // namespace twinrun

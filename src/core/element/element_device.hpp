@@ -23,8 +23,18 @@ struct DeviceGather {
     void* to = nullptr;  // dense
 };
 
+// Bytes that are copied within one device, at any addresses.
+struct DeviceCopy {
+    const void* from = nullptr;
+    void* to = nullptr;
+    std::uint64_t bytes = 0;
+};
+
 struct DeviceElementKernels {
     DeviceStatus (*gather)(int device, const DeviceGather& gather, StreamHandle stream);
+    // Copies that do not overlap, with one launch for many of them. `copies` is read before it
+    // returns.
+    DeviceStatus (*copy_all)(int device, const DeviceCopy* copies, std::size_t count, StreamHandle stream);
 };
 [[nodiscard]] inline const DeviceElementKernels* device_element_kernels() {
     return static_cast<const DeviceElementKernels*>(device_table("element"));

@@ -156,5 +156,52 @@ TEST(DeviceGather, RefusesWhatItCannotDo) {
     EXPECT_TRUE(device_element_kernels()->gather(device, g, nullptr).failed);
 }
 
+// Of none, few and more than one launch takes; of nothing, of parts of a tile and of many tiles;
+// at any addresses. What lies between them stays.
+TEST(DeviceCopies, AreExactAndTouchNothingElse) {
+    TWR_TEST_DEVICE(device);
+    Random random(3);
+    for (int round = 0; round < test_rounds(60); ++round) {
+        const std::size_t count = random() % 3 == 0 ? random() % 5 : random() % 400;
+        const std::size_t most = count < 5 ? 300'000 : 2 + random() % 5'000;
+        const std::size_t unit = std::size_t{1} << random() % 5;  // of all addresses
+        std::vector<DeviceCopy> copies(count);
+        std::vector<std::size_t> at_from(count);
+        std::vector<std::size_t> at_to(count);
+        std::size_t end = 0;
+        std::size_t source_bytes = 1;
+        for (std::size_t i = 0; i < count; ++i) {
+            copies[i].bytes = random() % 6 == 0 ? 0 : random() % most;
+            at_to[i] = (end + random() % 40) / unit * unit;
+            if (at_to[i] < end) at_to[i] += unit;
+            at_from[i] = random() % 1000 / unit * unit;
+            end = at_to[i] + copies[i].bytes;
+            source_bytes = std::max(source_bytes, at_from[i] + static_cast<std::size_t>(copies[i].bytes));
+        }
+        std::vector<std::byte> source(source_bytes);
+        for (std::byte& b : source)
+            b = static_cast<std::byte>(random());
+        const OnDevice from(device, std::span<const std::byte>(source), unit == 1 ? random() % 16 : 0);
+        const OnDevice to(device, end + 50);
+        std::vector<std::byte> wanted(end + 50, std::byte{0xA5});
+        for (std::size_t i = 0; i < count; ++i) {
+            copies[i].from = from.data() + at_from[i];
+            copies[i].to = to.data() + at_to[i];
+            std::copy_n(source.begin() + static_cast<std::ptrdiff_t>(at_from[i]), copies[i].bytes,
+                        wanted.begin() + static_cast<std::ptrdiff_t>(at_to[i]));
+        }
+        auto stream = DeviceStream::create(device);
+        ASSERT_TRUE(stream.ok());
+        const DeviceStatus status =
+            device_element_kernels()->copy_all(device, copies.data(), count, stream->get());
+        copies.clear();  // it has read them
+        ASSERT_FALSE(status.failed) << status.text;
+        ASSERT_TRUE(stream->wait().ok());
+        const std::vector<std::byte> found = to.values<std::byte>();
+        ASSERT_TRUE(std::equal(wanted.begin(), wanted.end(), found.begin(), found.end()))
+            << count << " copies of at most " << most << " bytes at multiples of " << unit;
+    }
+}
+
 }  // namespace
 }  // namespace twinrun

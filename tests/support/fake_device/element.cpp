@@ -1,6 +1,7 @@
 // Gathering of elements.
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "support/fake_device/checks.hpp"
 #include "support/fake_device/tables.hpp"
@@ -46,8 +47,21 @@ DeviceStatus gather(int device, const DeviceGather& what, StreamHandle stream) {
     return push(device, stream, [=] { gather_now(device, what); });
 }
 
+DeviceStatus copy_all(int device, const DeviceCopy* copies, std::size_t count, StreamHandle stream) {
+    FAKE_ENTER(kCopyAll, device);
+    // Copied now: the caller's list may be gone when the stream comes to it.
+    return push(device, stream, [device, all = std::vector<DeviceCopy>(copies, copies + count)] {
+        Checker checker(device, "copy_all");
+        for (const DeviceCopy& copy : all) {
+            checker.memory(copy.from, copy.bytes, 1, "what it reads");
+            checker.memory(copy.to, copy.bytes, 1, "what it writes");
+            if (checker.ok() && copy.bytes != 0) std::memcpy(copy.to, copy.from, copy.bytes);
+        }
+    });
+}
+
 }  // namespace
 
-const DeviceElementKernels kElement = {.gather = gather};
+const DeviceElementKernels kElement = {.gather = gather, .copy_all = copy_all};
 
 }  // namespace twinrun::fake

@@ -31,14 +31,15 @@ DeviceStatus failure(ErrorCode code, int device, const std::string& text) {
 }
 
 const char* const kNames[kFunctions + 1] = {
-    "versions",     "count",         "describe",     "free_memory",  "place_of",     "page_locked",
-    "allocate",     "allocate_host", "make_stream",  "wait_stream",  "make_event",   "record",
-    "stream_wait",  "wait_event",    "event_done",   "elapsed",      "copy",         "fill",
-    "gather",       "digest",        "sketch",       "roots",        "add_sums",     "build",
-    "walk",         "equal_roots",   "compare",      "report",       "find_changed", "list_changed",
-    "hash_content", "hash_chunks",   "insert",       "count_by_use", "take_out",     "put_in",
-    "look_up",      "place_all",     "join",         "join_tree",    "consolidate",  "keep_base",
-    "move_base",    "scatter",       "pack_library", "pack_scratch", "pack",         nullptr,
+    "versions",     "count",         "describe",    "free_memory",  "place_of",     "page_locked",
+    "allocate",     "allocate_host", "make_stream", "wait_stream",  "make_event",   "record",
+    "stream_wait",  "wait_event",    "event_done",  "elapsed",      "copy",         "fill",
+    "gather",       "copy_all",      "digest",      "sketch",       "roots",        "add_sums",
+    "build",        "walk",          "equal_roots", "compare",      "report",       "find_changed",
+    "list_changed", "hash_content",  "hash_chunks", "insert",       "count_by_use", "take_out",
+    "put_in",       "look_up",       "place_all",   "join",         "join_tree",    "consolidate",
+    "keep_base",    "move_base",     "scatter",     "pack_library", "pack_scratch", "pack",
+    nullptr,
 };
 
 namespace {

@@ -42,6 +42,7 @@ enum Function : std::uint8_t {
     kCopy,
     kFill,
     kGather,
+    kCopyAll,
     kDigestCall,
     kSketch,
     kRoots,
