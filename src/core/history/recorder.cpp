@@ -419,7 +419,9 @@ Result<Recorder::Recorded> Recorder::record(FileSystem& system, const std::strin
         device_failed_ = true;
         TWR_CHECK(bring(segments));
         device_failed_ = false;
-        TWR_TRY(auto writer, DifferenceWriter::create(system, path, options_.settings.chunk_bytes, payload));
+        if (tools_ == nullptr) tools_ = std::make_unique<DifferenceTools>(payload);
+        TWR_TRY(auto writer,
+                DifferenceWriter::create(system, path, options_.settings.chunk_bytes, payload, tools_.get()));
         Sink sink(*this, *writer);
         auto found = deduplicator_->step(ordinal, segments, sink);
         device_failed_ = !found && !sink.failed() && options_.device != kHostMemory;

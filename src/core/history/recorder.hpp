@@ -108,6 +108,7 @@ class Recorder {
     bool next_alone_ = false;  // the next step refers to no earlier one
     DeviceMemory brought_;     // copies of segments that were elsewhere
     bool device_failed_ = false;
+    std::unique_ptr<DifferenceTools> tools_;
     std::uint32_t block_bytes_ = 0;      // PayloadSettings::block_bytes
     std::uint32_t steps_since_map_ = 0;  // steps since the last one without a base
     std::uint64_t bytes_since_map_ = 0;  // written since then

@@ -36,15 +36,50 @@ struct PackedBlock {
     bool stored = false;
 };
 
+// Chunks that are to be packed, and what they may be XORed with: DifferenceWriter::add().
+struct PendingChunks {
+    std::span<const std::byte> bytes;
+    std::span<const std::byte> base;
+    std::span<const Location> at;
+    std::span<const std::uint32_t> reads;
+    [[nodiscard]] PendingChunks first(std::uint64_t chunks, std::uint64_t chunk_bytes) const;
+    [[nodiscard]] PendingChunks behind(std::uint64_t chunks, std::uint64_t chunk_bytes) const;
+};
+
+// Of blocks near each other, measured on the first of them.
+struct BlockCodings {
+    BlockCoding plain;
+    BlockCoding mixed;
+};
+
+// Threads, and memory that payload is packed in. Who writes one difference after the other keeps
+// them: to start the threads and to touch new memory takes as long as to pack some MiB. They serve
+// one writer at a time. Threads start when there is enough to pack.
+class DifferenceTools {
+   public:
+    // Of `settings` level and threads count.
+    explicit DifferenceTools(const PayloadSettings& settings);
+    ~DifferenceTools();
+
+   private:
+    friend class DifferenceWriter;
+    struct Block;
+    struct Work;
+    std::unique_ptr<Work> work_;
+};
+
 // Writes a difference, front to back. Not thread-safe. Abandoned before finish(): the file is
-// removed.
+// removed. Much payload is written while what comes behind it is packed: an error of storage may be
+// told by a later call.
 class DifferenceWriter {
    public:
-    // path: the final name; the file has another one until finish(). Errors: those of storage;
+    // path: the final name; the file has another one until finish(). tools: of the same settings;
+    // they stay until the writer is gone. Null: it has its own. Errors: those of storage;
     // unsupported codec.
     static Result<std::unique_ptr<DifferenceWriter>> create(FileSystem& system, std::string path,
                                                             std::uint32_t chunk_bytes,
-                                                            const PayloadSettings& settings);
+                                                            const PayloadSettings& settings,
+                                                            DifferenceTools* tools = nullptr);
     ~DifferenceWriter();
 
     // Whole chunks of payload. base, if not empty: as many bytes that each chunk may be XORed with
@@ -79,33 +114,18 @@ class DifferenceWriter {
 
    private:
     DifferenceWriter(FileSystem& system, std::string path, std::uint32_t chunk_bytes,
-                     const PayloadSettings& settings);
-    // Chunks that are to be packed, and what they may be XORed with: add().
-    struct Pending {
-        std::span<const std::byte> bytes;
-        std::span<const std::byte> base;
-        std::span<const Location> at;
-        std::span<const std::uint32_t> reads;
-        [[nodiscard]] Pending first(std::uint64_t chunks, std::uint64_t chunk_bytes) const;
-        [[nodiscard]] Pending behind(std::uint64_t chunks, std::uint64_t chunk_bytes) const;
-    };
-    void append(const Pending& chunks);
+                     const PayloadSettings& settings, DifferenceTools* tools);
+    using Block = DifferenceTools::Block;
+    void append(const PendingChunks& chunks);
     Result<> flush(bool all);
-    Result<> write_blocks(const Pending& pending);
-    struct Block;
-    struct Work;
-    // Of blocks near each other, measured on the first of them.
-    struct Codings {
-        BlockCoding plain;
-        BlockCoding mixed;
-    };
-    void pack_block(const Pending& pending, Block& block, int worker);
-    void pack_plain(Block& block, std::span<const std::byte> raw, int worker);
-    void pack_mixed(const Pending& pending, Block& block, std::span<const std::byte> raw, std::size_t plain,
-                    int worker);
-    [[nodiscard]] static bool has_base(const Pending& pending, const Block& block);
-    void pack_all(std::span<Block> blocks, const Pending& pending);
-    void note_bases(const Pending& pending, const Block& block, std::uint64_t before);
+    Result<> write_blocks(std::span<const PendingChunks> parts);
+    void pack_block(Block& block, int worker);
+    void pack_plain(Block& block, int worker);
+    void pack_mixed(Block& block, std::size_t plain, int worker);
+    void pack_all(std::span<Block> blocks);
+    Result<> write_packed(std::span<const Block> blocks);
+    Result<> write_out(std::uint64_t size);
+    void note_bases(const Block& block);
     FileSystem& system_;
     std::string path_;
     std::string temporary_;  // what the file is called until it is whole
@@ -116,17 +136,14 @@ class DifferenceWriter {
     std::uint64_t written_ = kDifferenceHeaderBytes;
     std::uint64_t chunks_ = 0;
     std::uint32_t block_chunks_ = 1;
-    std::vector<std::byte> pending_;
-    std::vector<std::byte> pending_base_;
-    std::vector<Location> pending_at_;
-    std::vector<std::uint32_t> pending_reads_;
     bool with_base_ = false;
     std::vector<PayloadBlock> blocks_;
     std::vector<std::uint32_t> block_reads_;
-    std::map<std::uint64_t, Codings> codings_;  // by group of blocks
+    std::map<std::uint64_t, BlockCodings> codings_;  // by group of blocks
     std::vector<Run> base_runs_;
     std::vector<std::uint32_t> base_ordinals_;
-    std::unique_ptr<Work> work_;
+    std::unique_ptr<DifferenceTools> own_tools_;
+    DifferenceTools::Work* work_;
 };
 
 }  // namespace twinrun

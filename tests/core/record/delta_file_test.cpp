@@ -238,6 +238,80 @@ TEST(DifferenceFile, IsTheSameForAnyThreadsAndParts) {
     }
 }
 
+// Kept tools have memory of the writers before, of finished and of abandoned ones.
+TEST(DifferenceFile, ToolsServeOneWriterAfterTheOther) {
+    FreshFolder folder;
+    std::mt19937_64 random(test_seed(8));
+    for (const PayloadCodec codec : {PayloadCodec::stored, PayloadCodec::zstd}) {
+        if (!codec_available(codec)) continue;
+        PayloadSettings settings;
+        settings.codec = codec;
+        settings.threads = 3;
+        DifferenceTools tools(settings);
+        for (int round = 0; round < 12; ++round) {
+            const std::size_t chunks = random() % 3 == 0 ? random() % 50 : random() % (12U << 12);
+            const RecordBytes payload = mixed_bytes(random, chunks * 256);
+            RecordBytes base = payload;
+            change_elements(random, base, 7);
+            std::vector<Location> at(chunks, kNoLocation);
+            for (std::size_t i = random() % 5; i < chunks; i += 1 + random() % 2)
+                at[i] = location(1, i);
+            const bool with_base = random() % 2 == 0;
+            const bool abandoned = random() % 4 == 0;
+            const std::size_t part = 256 * (1 + random() % (4U << 12));
+            const auto made = [&](const std::string& name, DifferenceTools* with) {
+                std::filesystem::remove(folder / name);
+                auto writer = DifferenceWriter::create(testing::unsynced_file_system(), folder / name, 256,
+                                                       settings, with);
+                EXPECT_TRUE(writer.ok());
+                const auto all = std::span<const std::byte>(payload);
+                for (std::size_t first = 0; first < payload.size(); first += part) {
+                    const std::size_t size = std::min(part, payload.size() - first);
+                    const auto own = std::span<const std::byte>(base).subspan(first, size);
+                    const auto places = std::span<const Location>(at).subspan(first / 256, size / 256);
+                    const bool now = with_base && first / part % 3 != 1;
+                    EXPECT_TRUE((*writer)
+                                    ->add(all.subspan(first, size), now ? own : own.first(0),
+                                          now ? places : places.first(0))
+                                    .ok());
+                }
+                if (!abandoned) {
+                    EXPECT_TRUE((*writer)->finish(difference_of(chunks, 256, 2)).ok());
+                }
+            };
+            made("with", &tools);
+            made("alone", nullptr);
+            ASSERT_EQ(std::filesystem::exists(folder / "with"), !abandoned);
+            if (!abandoned) {
+                ASSERT_EQ(read_file(folder / "with"), read_file(folder / "alone"));
+            }
+        }
+    }
+}
+
+// Also of a write that goes on while the next blocks are packed.
+TEST(DifferenceFile, EveryErrorOfStorageIsTold) {
+    std::mt19937_64 random(test_seed(9));
+    const RecordBytes payload = random_bytes(random, 30U << 20);
+    PayloadSettings settings;
+    settings.threads = 3;
+    std::size_t faults = 0;
+    for (std::size_t at = 1;; ++at) {
+        FreshFolder folder;
+        testing::FaultyFileSystem system(testing::unsynced_file_system());
+        system.inject(testing::Fault{at});
+        const auto written = write(system, folder / "d", 256, settings, payload, 9U << 20);
+        if (written.ok()) {
+            EXPECT_GE(faults, 7U);  // create, four writes and more
+            break;
+        }
+        ++faults;
+        EXPECT_NE(written.error().message.find("injected fault"), std::string::npos);
+        EXPECT_FALSE(std::filesystem::exists(folder / "d"));
+        EXPECT_TRUE(std::filesystem::is_empty(folder.path())) << "a file stays after fault " << at;
+    }
+}
+
 TEST(DifferenceFile, BlocksAreKeptTheSmallestWay) {
     if (!packs()) GTEST_SKIP() << "a build without zstd";
     FreshFolder folder;
