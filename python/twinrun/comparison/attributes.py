@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from ..errors import TwinrunError, Uncompared
 from ..formats.facts import SUMMARY, Fact
+from ..formats.facts_between import equal_between, texts_apart
 from ..formats.model import summary_fields
 from ..formats.texts import SUFFIX
 from ..runs.fields import FieldRef, refs_of_fields
@@ -104,8 +105,11 @@ def _by_label(opened: Sequence[Opened]) -> dict[str, list[Fact]]:
     return {label: [values[key] for key in sorted(values)] for label, values in found.items()}
 
 
-def _values(facts: Sequence[Fact], with_kinds: bool) -> list[tuple[bytes, str]]:
-    return list(dict.fromkeys((f.identity, f.kind if with_kinds else "") for f in facts))
+def _equal(x: Sequence[Fact], y: Sequence[Fact], one_format: bool) -> bool:
+    """Whether both runs say the same. Another format has other types for the same value."""
+    if x and y and not one_format:
+        return equal_between(x, y)
+    return [(f.identity, f.kind) for f in x] == [(f.identity, f.kind) for f in y]
 
 
 def _text(facts: Sequence[Fact]) -> str:
@@ -153,7 +157,12 @@ def match_attributes(
     told = [any(side.facts is not None for side in sides) for sides in opened]
     facts = [_by_label(sides) for sides in opened]
     if not all(told):
-        others = [label for label in (*facts[0], *facts[1]) if not ignored(label)]
+        others = [
+            label
+            for side in facts
+            for label, said in side.items()
+            if not ignored(label) and not all(fact.between for fact in said)
+        ]
         if others and not any(SUMMARY in side for sides in opened for side in sides):
             _add_silent(result, *((a, b) if told[1] else (b, a)), others)
         return result
@@ -164,6 +173,8 @@ def match_attributes(
     said_by = [
         {label: format for side in sides for label, format in side.format_of.items()} for sides in opened
     ]
+    models = [{m for side in sides for m in side.models} for sides in opened]
+    one_model = bool(models[0] & models[1])
     alone: list[str] = []
     for label in dict.fromkeys((*facts[0], *facts[1])):
         x, y = facts[0].get(label, []), facts[1].get(label, [])
@@ -173,26 +184,34 @@ def match_attributes(
         # Those of fields are reported where fields are matched.
         if not concerns(fact.owner, fact.meaning, everything, fields, named):
             continue
+        one_format = said_by[0 if x else 1].get(label) in formats[1 if x else 0]
+        if x and y:
+            one_format = said_by[0].get(label) == said_by[1].get(label)
+        if one_format and all(f.between for f in (*x, *y)):
+            continue
+        has_counterparts = all(f.has_counterparts for f in (*x, *y))
         if not x or not y:
-            if said_by[0 if x else 1].get(label) not in formats[1 if x else 0] and not fact.meaning:
+            if not (one_format or fact.meaning or (one_model and has_counterparts)):
                 alone.append(label)
                 continue
             if common:
                 result.notes.append(f"{label}: only in {(a if x else b).label}")
                 continue
-        elif said_by[0].get(label) != said_by[1].get(label) and not (fact.is_attribute or fact.order):
+        elif not (one_format or has_counterparts or fact.order):
+            alone.append(label)
             continue
         result.compared += 1
-        # another format has other types for the same value
-        one_format = said_by[0].get(label) == said_by[1].get(label)
-        if not _in_order(x, y, left_out) and _values(x, one_format) != _values(y, one_format):
+        if not _in_order(x, y, left_out) and not _equal(x, y, one_format):
             of_texts = fact.owner in everything and all(
                 _is_text(side[fact.owner]) for sides in opened for side in sides if fact.owner in side
             )
             result.differences.append(_difference(x, y, place, of_texts))
     if alone:
+        # What a library keeps for itself comes last.
+        alone.sort(key=lambda label: any(f.own for side in facts for f in side.get(label, ())))
         result.notes.append(
-            f"the files are of several formats: what only one of them says is not compared ({_some(alone)})"
+            "the files are of several formats: what only one of them says, or each in its own words, is not "
+            f"compared ({_some(alone)})"
         )
     result.differences.sort(key=lambda d: not d.meaning)
     return result
@@ -226,10 +245,20 @@ def _difference(
     """
     in_a, in_b = (_text(side) if side else None for side in (x, y))
     if in_a == in_b:
-        in_a, in_b = (f"{_text(side)} ({side[0].kind})" for side in (x, y))
+        in_a, in_b = _apart(x, y)
     fact = (x or y)[0]
     meaning = not of_texts and any(f.meaning for f in (*x, *y))
     return AttributeDifference(place[0], place[1], fact.owner, fact.name, in_a, in_b, meaning)
+
+
+def _apart(x: Sequence[Fact], y: Sequence[Fact]) -> tuple[str, str]:
+    """Values whose texts are the same, as texts that show how they differ."""
+    in_both = {(f.identity, f.kind) for f in x} & {(f.identity, f.kind) for f in y}
+    only = [[f for f in side if (f.identity, f.kind) not in in_both] for side in (x, y)]
+    if only[0] and only[1]:
+        return texts_apart(only[0][0], only[1][0])
+    said_a, said_b = (f"{_text(side)} ({len(side)} values)" for side in (x, y))
+    return said_a, said_b
 
 
 def concerns(owner: str, meaning: bool, present: Iterable[str], chosen: Iterable[str], named: bool) -> bool:
@@ -341,7 +370,7 @@ def _of_file(opened: Opened) -> Opened | None:
     made = opened.with_fields({name: ref for name, ref in opened.items() if name != SUMMARY})
     made.facts, made.format_of = {}, {}
     dialect = content.dialect or content.format
-    made.formats = {dialect}
+    made.formats, made.models = {dialect}, {content.model} - {""}
     for fact in facts:
         made.keep(fact, dialect)
     # The array has the name of its file, which may have been renamed since.

@@ -26,6 +26,7 @@ else:
 
 
 __all__ = [
+    "DIMENSIONS",
     "FILE",
     "MEANING",
     "NOT_COMPARED",
@@ -50,6 +51,7 @@ MEANING = frozenset(
 # Names of fields in metadata files, which hold only fields: the code of all facts together, and the
 # number of things that cannot be compared.
 SUMMARY, NOT_COMPARED = "(attributes)", "(not compared)"
+DIMENSIONS = "(dimensions)"  # fact: the names of the dimensions of an array, in the order of its axes
 FILE = "(file)"  # fact: the file that a field comes from, if the field's name does not contain it
 _MOST_SHOWN = 80  # characters
 _DEEPEST = 64
@@ -81,6 +83,12 @@ class Fact:
     kind : str
         The type of the value in the file, in words. Needed if several types of the format become the same
         Python value.
+    between : bool
+        Whether it counts only between files of two formats: the file's own format says the same in another
+        fact. Metadata and golden files do not keep it.
+    own : bool
+        Whether no other format has its like, although it is an attribute: the format's library hides it, or
+        keeps its own books in it.
     """
 
     owner: str
@@ -91,6 +99,8 @@ class Fact:
     step: int | None = None
     order: tuple[str, ...] = ()
     kind: str = ""
+    between: bool = False
+    own: bool = False
 
     @property
     def label(self) -> str:
@@ -99,11 +109,17 @@ class Fact:
 
     @property
     def is_attribute(self) -> bool:
-        """Whether it is an attribute.
-
-        Other facts are specific to a format; other formats have no counterpart.
-        """
+        """Whether it is an attribute."""
         return not (self.name.startswith("(") and self.name.endswith(")"))
+
+    @property
+    def has_counterparts(self) -> bool:
+        """Whether other formats say the same under the same name: attributes, and names and sizes of
+        dimensions. Other facts are specific to a format.
+        """
+        return not self.own and (
+            self.is_attribute or self.name == DIMENSIONS or self.name.startswith("(dimension ")
+        )
 
     @property
     def digest(self) -> str:
@@ -124,7 +140,8 @@ class Fact:
 
 def summary(facts: Mapping[str, Fact]) -> int:
     """One code (64 bits) of all facts of a file."""
-    return code([[label, fact.identity + fact.kind.encode()] for label, fact in sorted(facts.items())])
+    kept = [(label, fact) for label, fact in sorted(facts.items()) if not fact.between]
+    return code([[label, fact.identity + fact.kind.encode()] for label, fact in kept])
 
 
 def _sized(mark: bytes, data: bytes) -> bytes:

@@ -387,7 +387,8 @@ def summary_fields(facts: Mapping[str, Fact] | None, skipped: int, where: str) -
     """Fields of one u64 by which metadata files record the facts of a file (the code of all facts together)
     and the number of things that cannot be compared. There is none for what the file does not have.
     """
-    numbers = {SUMMARY: summary(facts)} if facts else {}
+    has_any = facts is not None and not all(fact.between for fact in facts.values())
+    numbers = {SUMMARY: summary(facts)} if facts is not None and has_any else {}
     if skipped:
         numbers[NOT_COMPARED] = skipped
 
@@ -455,6 +456,9 @@ class FileContent:
         The format and the options that it was opened with, as metadata files record them.
     dialect : str
         The variant of the format, for formats whose variants have different facts ('parquet' for example).
+    model : str
+        The data model of the file, if several formats have it ('netcdf'): attributes and dimensions that
+        only one of two such files has are a difference, whatever their formats are.
     on_close : callable or None
         `close` calls it.
     """
@@ -473,6 +477,7 @@ class FileContent:
     notes: list[str] = field(default_factory=list)
     how: str = ""
     dialect: str = ""
+    model: str = ""
     on_close: Callable[[], None] | None = None
 
     def add(self, new: Field) -> None:
@@ -503,6 +508,7 @@ class FileContent:
         step: int | None = None,
         kind: str = "",
         tell: Callable[[object], str] | None = None,
+        between: bool = False,
     ) -> None:
         """Adds a fact. A value that cannot be compared goes to `skipped`, with the reason.
 
@@ -526,6 +532,8 @@ class FileContent:
             value.
         tell : callable, default None
             `tell(value)` returns the value as text, for values that need `encode`.
+        between : bool, default False
+            Whether it counts only between files of two formats: see `Fact`.
         """
         try:
             fact = Fact.of(owner, name, value, encode)
@@ -534,8 +542,9 @@ class FileContent:
         except (TypeError, ValueError) as error:
             self.skipped.append((f"{owner}@{name}", f"an attribute that cannot be compared: {error}"))
             return
-        if meaning is not None or step is not None or kind:
-            fact = replace(fact, meaning=fact.meaning if meaning is None else meaning, step=step, kind=kind)
+        if meaning is not None or step is not None or kind or between:
+            meaning = fact.meaning if meaning is None else meaning
+            fact = replace(fact, meaning=meaning, step=step, kind=kind, between=between)
         self.add_fact(fact)
 
     def add_fact(self, fact: Fact, label: str | None = None) -> None:

@@ -20,7 +20,7 @@ from ..errors import DamagedFile, Unsupported
 from . import exodus
 from .attributes import MEANING, note_meaning
 from .element_types import ITEMSIZE, storage_dtype
-from .facts import shown
+from .facts import DIMENSIONS, shown
 from .files import MEND, open_regular, read_exact
 from .model import Extent, Field, FileContent, Format, checked_shape, decoded, flag
 from .records import read_records
@@ -153,14 +153,14 @@ def open_netcdf(path: str, attributes: object = False) -> FileContent:
         if start[3] not in (1, 2, 5):
             raise Unsupported(f"NetCDF classic version {start[3]} is not known", where=path)
         header = _parse(_Cursor(file, size, start[3], path))
-    content = FileContent(path, "netcdf")
+    content = FileContent(path, "netcdf", model="netcdf")
     _add_attributes(content, "", header.attributes, with_attributes)
     records, stride = _records(header, size, path)
     for name, length in header.dimensions:
         content.say("", f"(dimension {name})", length or "unlimited")
     for variable in header.variables:
         _add_attributes(content, variable.name, variable.attributes, with_attributes)
-        content.say(variable.name, "(dimensions)", [header.dimensions[d][0] for d in variable.dimensions])
+        content.say(variable.name, DIMENSIONS, [header.dimensions[d][0] for d in variable.dimensions])
         content.add(_field(variable, records, stride, size, path))
     note_meaning(
         content,

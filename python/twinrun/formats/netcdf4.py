@@ -1,12 +1,18 @@
 """NetCDF-4 on top of HDF5: dimensions without values become facts instead of fields, and packed values get a
-note."""
+note.
+
+Names and sizes of dimensions are said a second time, as NetCDF classic and Zarr say them, so that files of two
+formats compare by them.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from . import exodus
 from .attributes import MEANING, note_meaning
+from .facts import DIMENSIONS
 from .model import FileContent
 
 if TYPE_CHECKING:
@@ -16,6 +22,12 @@ else:
 
 # The NetCDF library writes this as NAME of a dimension that has no variable of its own.
 _NO_VARIABLE = b"This is a netCDF dimension but not a netCDF variable."
+
+# Attributes by which the NetCDF library, or HDF5's library of dimension scales, keeps its books. The NetCDF
+# library lists none of them. The first ones are of the file, the others of variables.
+_STRICT = "_nc3_strict"
+_BOOKS_OF_FILE, _BOOKS = frozenset({"_NCProperties"}), frozenset({"DIMENSION_LIST", "DIMENSION_LABELS"})
+_BOOKS_OF_SCALES = frozenset({"CLASS", "NAME"})
 
 _MOST_CHARACTERS = 1 << 24
 
@@ -45,8 +57,14 @@ def _text(value: object) -> bytes:
 
 
 def apply(h5py: Any, file: Any, content: FileContent) -> None:
-    """Turns dimensions without values into facts, and notes fill values, scales and offsets."""
+    """Turns dimensions without values into facts, says names and sizes of dimensions, and notes fill values,
+    scales and offsets."""
+    content.model = "netcdf"
+    # It says by which rules the file was written, as the format of a classic file does.
+    content.facts.pop(f"@{_STRICT}", None)
     entries = []
+    variables: dict[str, Any] = {}
+    scales: dict[str, Any] = {}
     for name in list(content.fields):
         if "@" in name:
             continue
@@ -54,12 +72,13 @@ def apply(h5py: Any, file: Any, content: FileContent) -> None:
         if not isinstance(item, h5py.Dataset):
             continue  # a member of a compound type
         attributes = item.attrs
-        if _text(attributes.get("CLASS")) == b"DIMENSION_SCALE" and _text(attributes.get("NAME")).startswith(
-            _NO_VARIABLE
-        ):
-            del content.fields[name]
-            content.say(name, "(dimension)", list(item.shape))
-            continue
+        if _text(attributes.get("CLASS")) == b"DIMENSION_SCALE":
+            scales[name] = item
+            if _text(attributes.get("NAME")).startswith(_NO_VARIABLE):
+                del content.fields[name]
+                content.say(name, "(dimension)", list(item.shape))
+                continue
+        variables[name] = item
         found = {}
         for word in MEANING:
             value = attributes.get(word)
@@ -68,8 +87,87 @@ def apply(h5py: Any, file: Any, content: FileContent) -> None:
         if found:
             entries.append((name, found))
     note_meaning(content, entries)
+    _say_dimensions(h5py, file, content, variables, scales)
+    _mark_books(content, scales)
     if exodus.is_exodus(file.attrs, content.fields):
         exodus.apply(content, lambda name: _rows(h5py, file, name))
+
+
+def _say_dimensions(
+    h5py: Any, file: Any, content: FileContent, variables: dict[str, Any], scales: dict[str, Any]
+) -> None:
+    """Adds the names of the dimensions of each variable, and the sizes of dimensions.
+
+    Files of this format compare by the scales themselves. So these facts count between formats, except those
+    of variables that have no list of scales.
+    """
+    for name, scale in scales.items():
+        group, _, own = name.rpartition("/")
+        size = "unlimited" if scale.maxshape[:1] == (None,) else int((*scale.shape, 1)[0])
+        content.say(group, f"(dimension {own})", size, between=True)
+    ids: dict[int, str] = {}
+    for name, scale in scales.items():
+        number = scale.attrs.get("_Netcdf4Dimid")
+        if number is not None and np.size(number) == 1 and np.asarray(number).dtype.kind in "iu":
+            ids[int(np.asarray(number).reshape(-1)[0])] = name
+    for name, item in variables.items():
+        listed = _listed(h5py, file, item)
+        axes = listed or _by_number(item, ids) or ([name] if name in scales and item.ndim < 2 else None)
+        if axes is not None or not item.ndim:
+            names = [_seen_from(name, axis, scales) for axis in axes or ()]
+            # A scale of several axes has no list of scales: its numbers alone tell them apart.
+            is_between = listed is not None or item.ndim < 2
+            content.say(name, DIMENSIONS, names, between=is_between)
+
+
+def _listed(h5py: Any, file: Any, item: Any) -> list[str] | None:
+    """The first scale of each axis; None if an axis has none."""
+    found = item.attrs.get("DIMENSION_LIST")
+    if found is None or np.shape(found) != (item.ndim,):
+        return None
+    axes = []
+    for entry in found:
+        first = entry[0] if isinstance(entry, np.ndarray) and entry.size else None
+        name = h5py.h5r.get_name(first, file.id) if isinstance(first, h5py.Reference) and first else None
+        if not name:
+            return None
+        axes.append(name.decode("utf-8", "backslashreplace").lstrip("/"))
+    return axes
+
+
+def _by_number(item: Any, ids: dict[int, str]) -> list[str] | None:
+    """The dimensions of a variable by the numbers that the NetCDF library gave them."""
+    found = item.attrs.get("_Netcdf4Coordinates")
+    if found is None or np.shape(found) != (item.ndim,) or np.asarray(found).dtype.kind not in "iu":
+        return None
+    names = [ids.get(int(number)) for number in found]
+    return None if None in names else [name for name in names if name is not None]
+
+
+def _seen_from(variable: str, dimension: str, scales: dict[str, Any]) -> str:
+    """The name of a dimension without its groups, if that names it from the group of a variable.
+
+    As in the NetCDF library, the group that is nearest has it. Otherwise the path from the root.
+    """
+    group, own = variable.rpartition("/")[0], dimension.rpartition("/")[2]
+    while True:
+        here = f"{group}/{own}" if group else own
+        if here in scales:
+            return own if here == dimension else f"/{dimension}"
+        if not group:
+            return f"/{dimension}"
+        group = group.rpartition("/")[0]
+
+
+def _mark_books(content: FileContent, scales: dict[str, Any]) -> None:
+    """Marks attributes that are no attributes of the NetCDF library's."""
+    for label, fact in content.facts.items():
+        if (
+            fact.name in _BOOKS
+            or (fact.name in _BOOKS_OF_FILE and not fact.owner)
+            or (fact.name in _BOOKS_OF_SCALES and fact.owner in scales)
+        ):
+            content.facts[label] = replace(fact, own=True)
 
 
 def _rows(h5py: Any, file: Any, name: str) -> list[str]:

@@ -19,6 +19,7 @@ from .attributes import MEANING, add_attribute, note_meaning
 from .blocks import BandReader, Box
 from .catalogue import is_zarr_store
 from .element_types import ITEMSIZE, dtype_of, unit_of
+from .facts import DIMENSIONS
 from .model import Field, FileContent, Format, checked_shape, coded, decoded, flag
 from .worker_client import PATIENCE, Worker, check_installed, seconds_of
 
@@ -62,7 +63,7 @@ def open_with_xarray(
                 name = f"{group}/{variable['name']}" if group else variable["name"]
                 _add_variable(content, worker, group, name, variable)
                 _add_attributes(content, name, variable["attributes"], with_attributes)
-                content.say(name, "(dimensions)", variable["dimensions"])
+                content.say(name, DIMENSIONS, variable["dimensions"])
                 values = {
                     w: _value(*variable["attributes"][w]) for w in MEANING if w in variable["attributes"]
                 }

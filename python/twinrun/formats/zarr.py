@@ -27,7 +27,7 @@ from .archives import Archive, first_member
 from .attributes import MEANING, add_attribute, note_meaning
 from .blocks import BandCache, BandReader, Box
 from .element_types import ITEMSIZE, dtype_of, storage_dtype, unit_of
-from .facts import codes, encoded, shown
+from .facts import DIMENSIONS, codes, encoded, shown
 from .files import file_size, open_regular, read_exact, reading
 from .layout import Decoded, Stored, add_other, add_others, kind_of
 from .model import Field, FileContent, Format, checked_shape, decoded, flag, repeated, unreadable
@@ -252,6 +252,9 @@ def open_zarr(path: str, attributes: object = False) -> FileContent:
                 _say(content, key, metadata, version)
                 content.say(key, "(fill value)", fill)
                 if isinstance(values, dict):
+                    axes = values.get("_ARRAY_DIMENSIONS")
+                    if version == 2 and isinstance(axes, list):  # by which xarray names the axes
+                        content.say(key, DIMENSIONS, axes, between=True)
                     packed = {w: values[w] for w in MEANING if type(values.get(w)) in (int, float)}
                     entries.append((title, packed))
         for key, metadata in consolidated:
@@ -344,7 +347,7 @@ def _say(content: FileContent, key: str, metadata: dict[str, Any], version: int)
     elif kind[:1] in "SUV" and version == 2:
         content.say(key, "(type)", kind)
     if version == 3 and metadata.get("dimension_names") is not None:
-        content.say(key, "(dimensions)", metadata["dimension_names"])
+        content.say(key, DIMENSIONS, metadata["dimension_names"])
 
 
 def _say_consolidated(

@@ -28,7 +28,7 @@ def saved_attributes(
     return tuple(
         GoldenAttribute(f.owner, f.name, f.digest, f.text, f.meaning)
         for label, f in sorted(present.facts.items())
-        if concerns(f.owner, f.meaning, present, chosen, named) and not matches(label, ignored)
+        if not f.between and concerns(f.owner, f.meaning, present, chosen, named) and not matches(label, ignored)
     )
 
 
@@ -71,6 +71,7 @@ def check_attributes(
     at_hand = (
         GoldenAttribute(renamed.get(f.owner, f.owner), f.name, f.digest, f.text, f.meaning)
         for f in present.facts.values()
+        if not f.between
     )
     then, now = _by_label(place.attributes), _by_label(at_hand)
     compared = 0

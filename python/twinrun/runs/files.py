@@ -310,6 +310,7 @@ class Files(Subject):
             refs += refs_of_fields({label: label_field(label)}, path)
         dialect = content.dialect or content.format
         opened.formats.add(dialect)
+        opened.models |= {content.model} - {""}
         if not isinstance(part.file, str) and self._needs_file_name(part.file, content):
             opened.keep(Fact.of(part.file.label, FILE, content.format), dialect)
         for fact in content.facts.values():

@@ -54,8 +54,8 @@ class Opened(dict[str, FieldRef]):
     """Fields of a place by name, and the other facts of its files.
 
     facts: by label; None where a subject cannot have facts, as arrays in memory. skipped: (name, where,
-    reason) of what exists and cannot be compared. formats: of the files; format_of: the format of the file of
-    a fact, by label. notes: what the user should know about the place. one_array: a file of a format that
+    reason) of what exists and cannot be compared. formats: of the files; models: their data models;
+    format_of: the format of the file of a fact, by label. notes: what the user should know about the place. one_array: a file of a format that
     holds one array is among its files. array_name: the name of its only array, a prefix of its fields.
     unopened: its files that cannot be opened. reopen: opens the file whose metadata this is, where it is at
     hand: its facts are read when they are asked for.
@@ -66,6 +66,7 @@ class Opened(dict[str, FieldRef]):
         self.facts: dict[str, Fact] | None = None
         self.skipped: list[tuple[str, str, str]] = []
         self.formats: set[str] = set()
+        self.models: set[str] = set()
         self.format_of: dict[str, str] = {}
         self.notes: list[str] = []
         self.one_array = False
