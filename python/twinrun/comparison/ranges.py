@@ -450,4 +450,8 @@ def _readable(found: _core.FieldResult, a: FieldRef, b: FieldRef) -> Values | No
         if ref.tell is not None:
             with contextlib.suppress(TwinrunError):
                 values[side] = ref.tell(found.first)
+    if isinstance(values[0], str) and values[0] == values[1]:
+        # They differ behind what a line has room for, or in type.
+        for side, code in enumerate((found.first_a, found.first_b)):
+            values[side] = f"{values[side]} (code {code:016x})" if isinstance(code, int) else values[side]
     return Values(*values)

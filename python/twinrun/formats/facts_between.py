@@ -1,8 +1,8 @@
 """Facts of two files beside each other: equal values of two formats, and texts that show a difference.
 
-Formats store one value in several ways. A text is bytes in NetCDF classic, a text of fixed or of any length in
-HDF5, and JSON in Zarr; one number is an array of one element, or a scalar. Between files of two formats such
-values are equal. JSON has no types of numbers: beside it, only their values count.
+Formats store one value in several ways. A text is bytes in NetCDF classic, a text of fixed or of any length
+in HDF5, and JSON in Zarr; one number is an array of one element, or a scalar. Between files of two formats
+such values are equal. JSON has no types of numbers: beside it, only their values count.
 
 All is read from `Fact.identity`, the canonical bytes of a value (`facts.encoded`).
 """
@@ -154,4 +154,6 @@ def _kind(identity: bytes) -> str:
         kind, count, _ = _header(payload)
         word = _KINDS.get(kind[:1]) if kind[1:].isdecimal() else None
         return f"{word} of {8 * int(kind[1:])} bits" if word and count == 1 else kind and f"{count} of {kind}"
-    return {b"i": "integer", b"f": "float", b"?": "boolean", b"c": "complex number", b"l": "list"}.get(mark, "")
+    return {b"i": "integer", b"f": "float", b"?": "boolean", b"c": "complex number", b"l": "list"}.get(
+        mark, ""
+    )

@@ -1,8 +1,8 @@
 """NetCDF-4 on top of HDF5: dimensions without values become facts instead of fields, and packed values get a
 note.
 
-Names and sizes of dimensions are said a second time, as NetCDF classic and Zarr say them, so that files of two
-formats compare by them.
+Names and sizes of dimensions are said a second time, as NetCDF classic and Zarr say them, so that files of
+two formats compare by them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ else:
 # The NetCDF library writes this as NAME of a dimension that has no variable of its own.
 _NO_VARIABLE = b"This is a netCDF dimension but not a netCDF variable."
 
-# Attributes by which the NetCDF library, or HDF5's library of dimension scales, keeps its books. The NetCDF
+# Attributes by which the NetCDF library, or HDF5's dimension scales, keep their books. The NetCDF
 # library lists none of them. The first ones are of the file, the others of variables.
 _STRICT = "_nc3_strict"
 _BOOKS_OF_FILE, _BOOKS = frozenset({"_NCProperties"}), frozenset({"DIMENSION_LIST", "DIMENSION_LABELS"})

@@ -8,7 +8,7 @@ of the file. A tensor without a constant stride is read box by box.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -16,7 +16,7 @@ from ..errors import DamagedFile, Unsupported
 from .archives import Archive, first_member
 from .blocks import BandCache
 from .element_types import ITEMSIZE
-from .facts import encoded
+from .facts import encoded, shown
 from .files import open_regular, read_exact
 from .layout import add_other, bytes_field
 from .model import Field, FileContent, Format, checked_shape, decoded, flag
@@ -35,6 +35,7 @@ _CACHE_BYTES = 64 << 20
 _LONGEST_PICKLE = 1 << 28
 _MOST_VALUES = 1_000_000
 _DEEPEST = 100
+_MOST_TOLD, _DEEPEST_TOLD = 120, 12  # of a value in a message: characters, levels
 _LONGEST_NAME = 4096
 _MOST_BROADCAST = 1 << 24  # most elements of a tensor that has more elements than its storage
 
@@ -429,7 +430,53 @@ def add_numbers(content: FileContent, walker: Walker, as_fields: bool) -> None:
         read = decoded(unique, code, 1, content.path, _constant(value))
         content.add(Field(unique, code, "little", (), read=read))
     for name, what, value in walker.others:
-        content.say(name, what, value, encode=_structure)
+        content.say(name, what, value, encode=_structure, tell=_told)
+
+
+def _told(value: object) -> str:
+    """A value for messages: an object of a pickle with what makes it, as far as a line has room."""
+    text = ""
+    for part in _words(value, 0):
+        text += part
+        if len(text) > _MOST_TOLD:
+            return text[: _MOST_TOLD - 1] + "…"
+    return text
+
+
+def _words(value: object, depth: int) -> Iterator[str]:
+    """A value as parts of a text, made one by one: an object may hold many others many times."""
+    if depth > _DEEPEST_TOLD:
+        yield "…"
+    elif isinstance(value, Opaque):
+        if str(value.maker) == "_codecs.encode" and value.args and isinstance(value.args[0], str):
+            yield shown(value.args[0].encode("latin-1", "replace"))  # how old pickles hold bytes
+            return
+        maker = value.maker
+        yield maker.name if isinstance(maker, Global) and depth else str(maker)
+        yield from _row("()", value.args if isinstance(value.args, tuple) else (value.args,), depth)
+        for more in (value.state, list(value.items), value.pairs):
+            if more is not None and more != []:
+                yield " "
+                yield from _words(more, depth + 1)
+    elif isinstance(value, Pairs):
+        yield from _row("{}", [part for pair in value for part in pair], depth)
+    elif isinstance(value, (list, tuple)):
+        ends = "[]" if isinstance(value, list) else "()" if len(value) != 1 else ("(", ",)")
+        yield from _row(ends, value, depth)
+    elif isinstance(value, Persistent):
+        yield "reference to "
+        yield from _words(value.identity, depth + 1)
+    else:
+        yield shown(value)
+
+
+def _row(ends: Sequence[str], values: Sequence[object], depth: int) -> Iterator[str]:
+    """Values between two ends. Keys of a mapping have colons behind them."""
+    yield ends[0]
+    for at, value in enumerate(values):
+        yield ("" if at == 0 else ": " if ends == "{}" and at % 2 else ", ")
+        yield from _words(value, depth + 1)
+    yield ends[1]
 
 
 def _structure(value: object, depth: int = 0) -> bytes | None:

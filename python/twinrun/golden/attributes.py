@@ -28,7 +28,9 @@ def saved_attributes(
     return tuple(
         GoldenAttribute(f.owner, f.name, f.digest, f.text, f.meaning)
         for label, f in sorted(present.facts.items())
-        if not f.between and concerns(f.owner, f.meaning, present, chosen, named) and not matches(label, ignored)
+        if not f.between
+        and concerns(f.owner, f.meaning, present, chosen, named)
+        and not matches(label, ignored)
     )
 
 
@@ -85,6 +87,8 @@ def check_attributes(
         compared += 1
         if a is None or b is None or a.digest != b.digest:
             then_said, now_said = (None if side is None else side.text for side in (a, b))
+            if a is not None and b is not None and then_said == now_said:
+                then_said, now_said = (f"{side.text} (digest {side.digest[:12]})" for side in (a, b))
             differences.append(
                 AttributeDifference(
                     place.step, place.rank, one.owner, one.name, then_said, now_said, one.meaning

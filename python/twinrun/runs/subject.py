@@ -55,10 +55,10 @@ class Opened(dict[str, FieldRef]):
 
     facts: by label; None where a subject cannot have facts, as arrays in memory. skipped: (name, where,
     reason) of what exists and cannot be compared. formats: of the files; models: their data models;
-    format_of: the format of the file of a fact, by label. notes: what the user should know about the place. one_array: a file of a format that
-    holds one array is among its files. array_name: the name of its only array, a prefix of its fields.
-    unopened: its files that cannot be opened. reopen: opens the file whose metadata this is, where it is at
-    hand: its facts are read when they are asked for.
+    format_of: the format of the file of a fact, by label. notes: what the user should know about the place.
+    one_array: a file of a format that holds one array is among its files. array_name: the name of its only
+    array, a prefix of its fields. unopened: its files that cannot be opened. reopen: opens the file whose
+    metadata this is, where it is at hand: its facts are read when they are asked for.
     """
 
     def __init__(self, fields: Mapping[str, FieldRef] | None = None) -> None:

@@ -225,6 +225,15 @@ def test_facts_between_formats_are_not_kept(tmp_path: Path) -> None:
     assert [d.label for d in result.attributes] == ["T@DIMENSION_LIST"]
 
 
+def test_long_values_of_golden_files_are_not_shown_alike(tmp_path: Path) -> None:
+    a, b = (write(tmp_path / f"{name}.nc", FOUR, note="x" * 500 + name) for name in "ab")
+    golden.save(a, tmp_path / "golden")
+    (found,) = golden.check(tmp_path / "golden", b).attributes
+    assert found.a != found.b and "(digest " in str(found.a)
+    (found,) = twinrun.compare(a, b).attributes
+    assert found.a != found.b and "(from character 490 of 501)" in str(found.a)
+
+
 def test_metadata_of_two_formats(tmp_path: Path) -> None:
     a, b = write(tmp_path / "a.nc", CLASSIC), write(tmp_path / "b.nc", FOUR, ("y", "x"))
     for path in (a, b):

@@ -389,3 +389,10 @@ def test_checksums_of_members_that_are_read_whole(tmp_path):
     with pytest.raises(DamagedFile, match=SAID):
         archive.read("x.npy", 1 << 20)
     archive.close()
+
+
+def test_long_texts_that_differ_at_the_end_are_not_shown_alike(tmp_path):
+    for name in "ab":
+        np.savez(tmp_path / f"{name}.npz", t=np.array(["x" * 300 + name]))
+    (found,) = twinrun.compare(tmp_path / "a.npz", tmp_path / "b.npz").fields
+    assert found.first_a != found.first_b and "(code " in found.first_a

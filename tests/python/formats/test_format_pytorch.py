@@ -1,3 +1,4 @@
+import datetime
 import io
 import pickle
 import subprocess
@@ -17,6 +18,7 @@ import twinrun
 from twinrun.errors import DamagedFile, FormatError, Unsupported
 from twinrun.formats import detect, open_file
 from twinrun.formats.pickles import Global, Opaque, Pairs, load
+from twinrun.formats.pytorch import _told
 
 FILES = Path(__file__).parent / "fixtures" / "torch"
 FAST = settings(max_examples=300)
@@ -399,6 +401,39 @@ def test_nothing_of_a_pickle_runs(tmp_path, protocol):
     assert not mark.exists()
     pickle.loads(data)  # the payload is a real one
     assert mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "shown"),
+    [
+        (np.float32(1), np.float64(1), ("dtype('f4'", "dtype('f8'")),
+        (np.arange(3), np.arange(1, 4), ("digest", "digest")),
+        (np.arange(3, dtype=">i4"), np.arange(3, dtype="<i4"), ("'>'", "'<'")),
+        (datetime.date(2024, 1, 1), datetime.date(2024, 1, 2), ("0x07e80101", "0x07e80102")),
+        ("a" * 500 + "b", "a" * 500 + "c", ("aaab' (from character 490 of 501)", "aaac'")),
+        ("a" * 500, "a" * 501, ("'…aaaaaaaaaa' (from", "'…aaaaaaaaaaa' (from")),
+        (b"\xff" * 500 + b"b", b"\xff" * 500 + b"c", ("", "")),
+        ({"x" * 90}, {"x" * 90 + "y"}, ("digest", "digest")),
+    ],
+)
+def test_a_difference_shows_what_differs(tmp_path, a, b, shown):
+    files = [
+        write(tmp_path / f"{name}.pt", None, raw=pickle.dumps({"v": value}, 2))
+        for name, value in (("a", a), ("b", b))
+    ]
+    result = twinrun.compare(*files)
+    assert result.attributes and "()" not in result.attributes[0].text()
+    for found in result.attributes:
+        assert found.a != found.b
+    assert shown[0] in found.a and shown[1] in found.b
+
+
+def test_a_value_that_holds_others_many_times_is_told(tmp_path):
+    """Each level doubles the text of the whole, and only its beginning is made."""
+    value = _Call("builtins", "set", 1)
+    for _ in range(8):
+        value = _Call("builtins", "set", (value, value, value, value))
+    assert len(_told(load(_pickled(value), "x"))) == 120
 
 
 def plain(value):
