@@ -93,6 +93,8 @@ def open_hdf5(
                 )
                 if known is not None:
                     known.apply(h5py, file, walker.content)
+                else:
+                    netcdf4.say_dimensions_of_groups(h5py, file, walker.content)
     except BaseException:
         walker.close()
         raise

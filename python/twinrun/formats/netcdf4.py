@@ -93,13 +93,31 @@ def apply(h5py: Any, file: Any, content: FileContent) -> None:
         exodus.apply(content, lambda name: _rows(h5py, file, name))
 
 
+def say_dimensions_of_groups(h5py: Any, file: Any, content: FileContent) -> None:
+    """Says the dimensions of an HDF5 file that is no NetCDF-4, and has dimension scales in its groups."""
+    if not any(fact.name == "CLASS" and "DIMENSION_SCALE" in fact.text for fact in content.facts.values()):
+        return
+    items = {name: file.get(name) for name in content.fields if "@" not in name}
+    datasets = {name: item for name, item in items.items() if isinstance(item, h5py.Dataset)}
+    scales = {
+        name: item for name, item in datasets.items() if _text(item.attrs.get("CLASS")) == b"DIMENSION_SCALE"
+    }
+    _say_dimensions(h5py, file, content, datasets, scales, all_between=True)
+    _mark_books(content, scales)
+
+
 def _say_dimensions(
-    h5py: Any, file: Any, content: FileContent, variables: dict[str, Any], scales: dict[str, Any]
+    h5py: Any,
+    file: Any,
+    content: FileContent,
+    variables: dict[str, Any],
+    scales: dict[str, Any],
+    all_between: bool = False,
 ) -> None:
     """Adds the names of the dimensions of each variable, and the sizes of dimensions.
 
     Files of this format compare by the scales themselves. So these facts count between formats, except those
-    of variables that have no list of scales.
+    of variables that have no list of scales: all_between for a file that is no NetCDF-4.
     """
     for name, scale in scales.items():
         group, _, own = name.rpartition("/")
@@ -113,10 +131,10 @@ def _say_dimensions(
     for name, item in variables.items():
         listed = _listed(h5py, file, item)
         axes = listed or _by_number(item, ids) or ([name] if name in scales and item.ndim < 2 else None)
-        if axes is not None or not item.ndim:
+        if axes is not None or not (item.ndim or all_between):
             names = [_seen_from(name, axis, scales) for axis in axes or ()]
             # A scale of several axes has no list of scales: its numbers alone tell them apart.
-            is_between = listed is not None or item.ndim < 2
+            is_between = all_between or listed is not None or item.ndim < 2
             content.say(name, DIMENSIONS, names, between=is_between)
 
 

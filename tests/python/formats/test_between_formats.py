@@ -158,6 +158,23 @@ def test_dimensions_of_zarr(tmp_path: Path, kind: str, version: int) -> None:
     assert differing(a, zarr_store(tmp_path / "b.zarr", ["y", "x"], version)) == ["T@(dimensions)"]
 
 
+def test_dimension_scales_in_groups(tmp_path: Path) -> None:
+    """Such a file is no NetCDF-4."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["g/T"] = VALUES
+        for axis, name in enumerate("xy"):
+            file[f"g/{name}"] = np.arange(3.0)
+            file[f"g/{name}"].make_scale(name)
+            file["g/T"].dims[axis].attach_scale(file[f"g/{name}"])
+    for name, dimensions, same in (("a", ["x", "y"], True), ("b", ["y", "x"], False)):
+        (tmp_path / name).mkdir()
+        zarr_store(tmp_path / name / "g", dimensions)
+        (tmp_path / name / ".zgroup").write_text('{"zarr_format": 2}')
+        result = twinrun.compare(tmp_path / "a.h5", tmp_path / name, common=True)
+        assert result.same is same
+        assert [d.label for d in result.attributes] == ([] if same else ["g/T@(dimensions)"])
+
+
 @pytest.mark.parametrize("text", ["K", "", "é", "degrees\0", "two\nlines", "x" * 5000])
 def test_texts_of_both_netcdf_formats(tmp_path: Path, text: str) -> None:
     a, b = (write(tmp_path / f"{kind}.nc", kind, units=text) for kind in (CLASSIC, FOUR))
