@@ -19,11 +19,15 @@ namespace {
 namespace fs = std::filesystem;
 
 // Error if the manifest's name belongs to a link, a folder or a pipe: twinrun makes only regular
-// files.
+// files. Also if the system refuses to look: then nobody knows whether anything is there.
 Result<> check_regular(const std::string& path) {
     std::error_code failure;
     const auto kind = fs::symlink_status(path, failure).type();
     if (kind == fs::file_type::not_found || kind == fs::file_type::regular) return success();
+    if (kind == fs::file_type::none)
+        return Error{ErrorCode::io,
+                     path + ": cannot be looked up: " + failure.message() +
+                         (failure == std::errc::permission_denied ? "; check owner and permissions" : "")};
     return Error{
         ErrorCode::invalid_argument,
         path +

@@ -221,6 +221,23 @@ TEST_F(HistoryTest, DamagedManifestsAreToldFromTornOnes) {
     EXPECT_EQ(History::open(run_).value().steps.size(), 3U);
 }
 
+// A place at which the system cannot look is not said to be there.
+TEST_F(HistoryTest, APlaceThatCannotBeLookedUp) {
+    fs::create_directories(run_);
+    const fs::path circle = fs::path(run_) / "circle";
+    fs::create_symlink("circle", circle);
+    for (const fs::path& path : {fs::path(run_) / std::string(300, 'n'), circle / "run"}) {
+        for (const Existing existing : {Existing::refuse, Existing::append, Existing::replace}) {
+            const auto opened = testing::open_run(posix_file_system(), path.string(), settings(), existing);
+            ASSERT_FALSE(opened);
+            EXPECT_EQ(opened.error().code, ErrorCode::io);
+            EXPECT_EQ(opened.error().message.find("is there"), std::string::npos) << opened.error().message;
+            EXPECT_NE(opened.error().message.find("manifest.jsonl: cannot be looked up: "), std::string::npos)
+                << opened.error().message;
+        }
+    }
+}
+
 // Other programs have files of this name: what is in one is not said to be empty, and stays as it is.
 TEST_F(HistoryTest, AManifestOfAnotherProgramStays) {
     for (const std::string& content : {std::string("{\"shards\":12}"), std::string("{\"shards\":12}\n")}) {
