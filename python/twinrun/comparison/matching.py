@@ -108,8 +108,12 @@ def match_steps(
 
     steps, ranks: which to take; None for all. dropped: places of a and b that count as not there.
 
-    Arrays have no step and match any single step. Raises Incomparable where no step remains.
+    Arrays have no step and match any single step. Raises Incomparable where no step remains, and what a run
+    says where nothing of it can be compared.
     """
+    for run in (a, b):
+        if run.refusal is not None:
+            raise run.refusal
     wanted = ranks or (lambda _: True)
     places_a, places_b = (
         [p for p in s.places if p not in gone] for s, gone in zip((a, b), dropped, strict=True)
@@ -191,6 +195,9 @@ def _steps_alone(
         if alone:
             said = "files without a step" if alone == [None] else steps_named(alone)
             fix = _fix(in_a, in_b, align)
+            if not there.places and not there.incomplete:
+                fix = "it has no steps: none was committed, or all were removed"
+                fix = fix if there.unnamed is None else str(there.unnamed)
             if align == "step" and {*alone} <= {*there.incomplete}:
                 why = f"not every rank committed {'it' if len(alone) == 1 else 'them'}"
                 fix = f"{why}: {fix if there.unnamed is None else there.unnamed}"
@@ -199,7 +206,8 @@ def _steps_alone(
 
 def _fix(in_a: dict, in_b: dict, align: str) -> str:
     common = [s for s in in_a if s in in_b]
-    if not common and align == "step" and None not in in_a and None not in in_b:
+    both = in_a and in_b and None not in in_a and None not in in_b
+    if not common and align == "step" and both:
         return "the runs count their steps otherwise: --align time, if their files tell it"
     return "compare the common ones with --common, or choose with --steps"
 
@@ -301,6 +309,8 @@ def match_fields(
             )
         missing = [n for n in missing if n.removesuffix(MASK) not in some]
         if missing:
+            missing = _unknown(missing, in_b if mine is chosen_a else in_a, chosen)
+        if missing:
             problems.append(
                 Unmatched(
                     f"{at}{fields_named(missing)} of {here}: not there",
@@ -312,6 +322,15 @@ def match_fields(
     found = _checked(same, problems, a, b, at, values)
     found.recut += elsewhere
     return found
+
+
+def _unknown(missing: Sequence[str], other: Opened, chosen: Callable[[str], bool]) -> list[str]:
+    """Of fields that the other run lacks, those that it does not have: others it has, and cannot compare, and
+    a problem says why.
+    """
+    skipped = [name for name, _, _ in other.skipped if chosen(name)]
+    within = tuple(f"{name}{mark}" for name in skipped for mark in "./@")
+    return [n for n in missing if n not in skipped and not n.startswith(within)]
 
 
 def _checked(

@@ -106,6 +106,9 @@ class HistorySubject(Subject):
         }
         self._records: dict[int, _core.RecordStore] = {}
         super().__init__("history", label, sorted(self._files), provenance=history.provenance)
+        # Said before steps are matched: those of a restored folder have other places.
+        if self._files and not any(files.metadata for _, files in self._files.values()):
+            self.refusal = self._error_of_packed_files()
         if history.torn:
             self.notes.append(
                 f"{label}: its last step was being committed when the run ended; it is not part of the history"
@@ -147,11 +150,7 @@ class HistorySubject(Subject):
         """
         folder, files = self._files[place]
         if not files.metadata:
-            raise FormatError(
-                "holds packed files of another program",
-                where=self.label,
-                fix="restore them with 'twinrun restore', and compare the restored folder",
-            )
+            raise self._error_of_packed_files()
         path = os.path.join(self._path, folder, files.metadata)
         metadata = _core.Metadata(path)
         if metadata.bytes != files.metadata_bytes or metadata.header_xxh3() != files.header_xxh3:
@@ -159,6 +158,13 @@ class HistorySubject(Subject):
                 "is not the file that the manifest names", where=path, fix="restore the history"
             )
         return metadata
+
+    def _error_of_packed_files(self) -> FormatError:
+        return FormatError(
+            "holds packed files of another program",
+            where=self.label,
+            fix="restore them with 'twinrun restore', and compare the restored folder",
+        )
 
     def _record(self, rank: int) -> _core.RecordStore:
         """The record of a rank, opened. The records that were used last stay open, up to `_records_kept`."""

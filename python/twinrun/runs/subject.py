@@ -150,6 +150,7 @@ class Subject:
     # where that is known.
     incomplete: list[int] = field(default_factory=list)
     unnamed: TwinrunError | None = None
+    refusal: TwinrunError | None = None  # why nothing of it can be compared
 
     @functools.cached_property
     def has_ranks(self) -> bool:
@@ -251,6 +252,7 @@ class Wrapped(Subject):
             inner.unknown_names,
             inner.incomplete,
             inner.unnamed,
+            inner.refusal,
         )
         self.inner = inner
 

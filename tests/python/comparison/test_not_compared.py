@@ -164,6 +164,54 @@ def test_appending_with_another_keep_data_is_refused(tmp_path: Path) -> None:
         twinrun.Run(tmp_path / "run", atol=1e-3, keep_data=False, existing="append")
 
 
+def test_what_cannot_be_compared_in_one_run_is_there(pair: tuple[Path, Path]) -> None:
+    """It is not called missing, and neither is what would lie within it."""
+    with h5py.File(pair[1], "a") as file:
+        del file["gone"]
+        file["gone/deep"] = np.arange(3.0)
+    for a, b in (pair, pair[::-1]):
+        result = twinrun.compare(a, b, partial=True)
+        assert len(result.problems) == 1 and "'gone' cannot be compared" in result.problems[0]
+        assert "not there" not in verdict_line(result)
+        # nothing says why where the link was not asked for
+        with pytest.raises(twinrun.TwinrunError, match="field 'gone/deep' of .*: not there"):
+            twinrun.compare(a, b, fields=["gone/*"])
+
+
+def test_steps_of_a_run_without_any(tmp_path: Path) -> None:
+    for name, steps in (("a", (3, 5)), ("b", ()), ("c", (4, 6))):
+        with twinrun.Run(tmp_path / name) as run:
+            for step in steps:
+                run.capture(step, {"x": np.arange(3.0)})
+    a, b, c = (tmp_path / name for name in "abc")
+    for pair in ((a, b), (b, a)):
+        with pytest.raises(
+            twinrun.TwinrunError, match="steps 3, 5 of .*: not there; it has no steps: none was"
+        ):
+            twinrun.compare(*pair)
+    with pytest.raises(twinrun.TwinrunError, match="count their steps otherwise"):
+        twinrun.compare(a, c)
+    with pytest.raises(twinrun.TwinrunError, match="step 3 of .*: not there; compare the common ones"):
+        twinrun.compare(a, c, steps="3")
+    journal = (b / "manifest.jsonl").read_bytes()
+    (a / "manifest.jsonl").write_bytes(journal)
+    with pytest.raises(twinrun.TwinrunError, match="steps 4, 6 of .* no journal names them"):
+        twinrun.compare(c, a)
+
+
+def test_records_of_other_files_are_restored_first(tmp_path: Path) -> None:
+    for step in (3, 5):
+        (tmp_path / "run" / f"step-{step}").mkdir(parents=True)
+        np.save(tmp_path / "run" / f"step-{step}" / "x.npy", np.arange(3.0))
+        (tmp_path / "run" / f"step-{step}" / "notes.txt").write_text("one")
+    record, back = tmp_path / "record", tmp_path / "back"
+    twinrun.pack(tmp_path / "run", record)
+    twinrun.restore(record, back)
+    for pair in ((record, back), (back, record), (record, record), (tmp_path / "run", record)):
+        with pytest.raises(twinrun.FormatError, match="record: holds packed files of another program"):
+            twinrun.compare(*pair)
+
+
 def test_a_chosen_step_that_no_run_has(tmp_path: Path) -> None:
     for run in "ab":
         (tmp_path / run).mkdir()
