@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ..comparison.renames import renames_of
+from ..comparison.words import verdict_line
 from ..comparison.work import compare
 from ..errors import TwinrunError
 from ..runs.events import DIGESTS, EVENTS, KEPT, Event
@@ -143,8 +144,8 @@ def _others(result: TraceComparison, a: TraceSubject, b: TraceSubject, common: b
     result.problems.extend(f"fields beside the trace: {p}" for p in rest.problems)
     if rest.verdict == "different":
         result.different_values += 1
-        first = rest.first_divergence
-        result.notes.append(f"fields beside the trace differ: first {first}")
+        result.beside = verdict_line(rest).removeprefix("different: ")
+        result.notes.append(f"fields beside the trace differ: {result.beside}")
 
 
 def _kept_places(result: TraceComparison, subjects: Sequence[TraceSubject]) -> None:

@@ -293,6 +293,8 @@ class TraceComparison:
         What could not be compared; at most 1000 lines.
     notes : list of str
         What the user should know.
+    beside : str
+        Where fields that a run captured beside its trace differ, in words; empty where none does.
     structure : list of StructureDifference
         What differs beside the values, up to the first divergence of each rank; at most 1000. It makes no
         trace different: a note tells it.
@@ -329,6 +331,7 @@ class TraceComparison:
     provenance_b: Provenance | None = field(default=None, repr=False)
     seconds: float = 0.0
     iterations: list[int] = field(default_factory=list)
+    beside: str = ""
 
     @property
     def conditions(self) -> list[Difference] | None:

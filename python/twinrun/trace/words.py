@@ -249,7 +249,7 @@ def verdict_text(result: TraceComparison) -> str:
     if first is not None:
         return f"{result.verdict}: first at {first}"
     if result.verdict == "different":
-        return "different: in fields beside the trace"
+        return f"different: in fields beside the trace: {result.beside}"
     return f"incomparable: {result.problems[0] if result.problems else 'something was not compared'}"
 
 

@@ -174,7 +174,7 @@ def test_what_cannot_be_compared_in_one_run_is_there(pair: tuple[Path, Path]) ->
         assert len(result.problems) == 1 and "'gone' cannot be compared" in result.problems[0]
         assert "not there" not in verdict_line(result)
         # nothing says why where the link was not asked for
-        with pytest.raises(twinrun.TwinrunError, match="field 'gone/deep' of .*: not there"):
+        with pytest.raises(twinrun.TwinrunError, match=r"field 'gone/deep' of .*: not there"):
             twinrun.compare(a, b, fields=["gone/*"])
 
 
@@ -186,16 +186,16 @@ def test_steps_of_a_run_without_any(tmp_path: Path) -> None:
     a, b, c = (tmp_path / name for name in "abc")
     for pair in ((a, b), (b, a)):
         with pytest.raises(
-            twinrun.TwinrunError, match="steps 3, 5 of .*: not there; it has no steps: none was"
+            twinrun.TwinrunError, match=r"steps 3, 5 of .*: not there; it has no steps: none was"
         ):
             twinrun.compare(*pair)
-    with pytest.raises(twinrun.TwinrunError, match="count their steps otherwise"):
+    with pytest.raises(twinrun.TwinrunError, match=r"count their steps otherwise"):
         twinrun.compare(a, c)
-    with pytest.raises(twinrun.TwinrunError, match="step 3 of .*: not there; compare the common ones"):
+    with pytest.raises(twinrun.TwinrunError, match=r"step 3 of .*: not there; compare the common ones"):
         twinrun.compare(a, c, steps="3")
     journal = (b / "manifest.jsonl").read_bytes()
     (a / "manifest.jsonl").write_bytes(journal)
-    with pytest.raises(twinrun.TwinrunError, match="steps 4, 6 of .* no journal names them"):
+    with pytest.raises(twinrun.TwinrunError, match=r"steps 4, 6 of .* no journal names them"):
         twinrun.compare(c, a)
 
 

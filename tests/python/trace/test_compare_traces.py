@@ -926,3 +926,17 @@ def test_a_parameter_of_a_layer_that_was_not_called_is_told_of_each_rank() -> No
     told = [(o.rank, o.site.module, [v.role for v in o.values]) for o in result.origins]
     assert told == [(0, "outer", ["parameter"]), (1, "outer", ["parameter"])]
     assert [result.firsts[rank] for rank in (0, 1)] == result.origins
+
+
+def test_a_difference_beside_the_trace_is_told_with_its_place(tmp_path) -> None:
+    for name, more in (("a", 0), ("b", 1)):
+        with twinrun.Run(tmp_path / name) as run:
+            for step in range(3):
+                run.capture(step, {"x": np.ones(4) * step}, phase="forward")
+                run.capture(step, {"z": np.ones(4) + (step == 2) * more})
+    result = twinrun.compare_traces(tmp_path / "a", tmp_path / "b")
+    assert result.verdict == "different" and result.first_divergence is None
+    said = "first at step 2, z[0]: 1 against 2, |a-b| = 1"
+    assert trace_lines(result)[-1].startswith(f"different: in fields beside the trace: {said}")
+    assert any(note.startswith(f"fields beside the trace differ: {said}") for note in result.notes)
+    assert not any("{" in note for note in result.notes)
