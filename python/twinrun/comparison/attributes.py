@@ -191,7 +191,8 @@ def match_attributes(
             continue
         has_counterparts = all(f.has_counterparts for f in (*x, *y))
         if not x or not y:
-            if not (one_format or fact.meaning or (one_model and has_counterparts)):
+            changes_meaning = fact.meaning and not fact.own
+            if not (one_format or changes_meaning or (one_model and has_counterparts)):
                 alone.append(label)
                 continue
             if common:

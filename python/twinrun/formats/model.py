@@ -187,6 +187,9 @@ class Field:
         such fields are compared by one element, however many they have.
     null : bool
         True if the file says that there is no array at all (HDF5's null dataspace). `shape` is (0,) then.
+    characters : bool
+        True if each element is a text of one byte, as NetCDF's characters. One format reads them as bytes
+        (u8), another one as codes (u64): such fields compare by their codes.
     size : int
         Number of elements.
     itemsize : int
@@ -216,6 +219,7 @@ class Field:
     told_shape: tuple[int, ...] | None = None
     uniform: bool = False
     null: bool = False
+    characters: bool = False
 
     def __post_init__(self) -> None:
         if (self.extents is None) == (self.read is None):

@@ -264,6 +264,7 @@ def _field(variable: _Variable, records: int, stride: int, size: int, path: str)
     if variable.code != _CHAR:
         return _numbers(variable, records, stride, size, path, _TYPES[variable.code])
     new = _numbers(variable, records, stride, size, path, "u8")
+    new.characters = True
     new.kind, new.tell = "text", lambda position: shown(new.elements(position, 1).tobytes())
     return new
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from . import exodus
 from .attributes import MEANING, note_meaning
 from .facts import DIMENSIONS
-from .model import FileContent
+from .model import FileContent, renamed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,6 +28,9 @@ _NO_VARIABLE = b"This is a netCDF dimension but not a netCDF variable."
 _STRICT = "_nc3_strict"
 _BOOKS_OF_FILE, _BOOKS = frozenset({"_NCProperties"}), frozenset({"DIMENSION_LIST", "DIMENSION_LABELS"})
 _BOOKS_OF_SCALES = frozenset({"CLASS", "NAME"})
+
+# The library stores a variable so whose name is that of a dimension, which it is no coordinate of.
+_NO_COORDINATE = "_nc4_non_coord_"
 
 _MOST_CHARACTERS = 1 << 24
 
@@ -71,6 +74,8 @@ def apply(h5py: Any, file: Any, content: FileContent) -> None:
         item = file.get(name)
         if not isinstance(item, h5py.Dataset):
             continue  # a member of a compound type
+        if item.shape is None:
+            continue  # the library has no variables without a shape
         attributes = item.attrs
         if _text(attributes.get("CLASS")) == b"DIMENSION_SCALE":
             scales[name] = item
@@ -79,6 +84,7 @@ def apply(h5py: Any, file: Any, content: FileContent) -> None:
                 content.say(name, "(dimension)", list(item.shape))
                 continue
         variables[name] = item
+        content.fields[name].characters = item.dtype == np.dtype("S1")
         found = {}
         for word in MEANING:
             value = attributes.get(word)
@@ -89,6 +95,7 @@ def apply(h5py: Any, file: Any, content: FileContent) -> None:
     note_meaning(content, entries)
     _say_dimensions(h5py, file, content, variables, scales)
     _mark_books(content, scales)
+    _name_as_the_library(content)
     if exodus.is_exodus(file.attrs, content.fields):
         exodus.apply(content, lambda name: _rows(h5py, file, name))
 
@@ -98,7 +105,11 @@ def say_dimensions_of_groups(h5py: Any, file: Any, content: FileContent) -> None
     if not any(fact.name == "CLASS" and "DIMENSION_SCALE" in fact.text for fact in content.facts.values()):
         return
     items = {name: file.get(name) for name in content.fields if "@" not in name}
-    datasets = {name: item for name, item in items.items() if isinstance(item, h5py.Dataset)}
+    datasets = {
+        name: item
+        for name, item in items.items()
+        if isinstance(item, h5py.Dataset) and item.shape is not None
+    }
     scales = {
         name: item for name, item in datasets.items() if _text(item.attrs.get("CLASS")) == b"DIMENSION_SCALE"
     }
@@ -125,7 +136,7 @@ def _say_dimensions(
         content.say(group, f"(dimension {own})", size, between=True)
     ids: dict[int, str] = {}
     for name, scale in scales.items():
-        number = scale.attrs.get("_Netcdf4Dimid")
+        number = _attribute(scale, "_Netcdf4Dimid")
         if number is not None and np.size(number) == 1 and np.asarray(number).dtype.kind in "iu":
             ids[int(np.asarray(number).reshape(-1)[0])] = name
     for name, item in variables.items():
@@ -138,9 +149,17 @@ def _say_dimensions(
             content.say(name, DIMENSIONS, names, between=is_between)
 
 
+def _attribute(item: Any, name: str) -> Any:
+    """The value of an attribute; None where there is none, or h5py cannot read it."""
+    try:
+        return item.attrs.get(name)
+    except (TypeError, ValueError, OSError, KeyError, RuntimeError):
+        return None
+
+
 def _listed(h5py: Any, file: Any, item: Any) -> list[str] | None:
     """The first scale of each axis; None if an axis has none."""
-    found = item.attrs.get("DIMENSION_LIST")
+    found = _attribute(item, "DIMENSION_LIST")
     if found is None or np.shape(found) != (item.ndim,):
         return None
     axes = []
@@ -155,7 +174,7 @@ def _listed(h5py: Any, file: Any, item: Any) -> list[str] | None:
 
 def _by_number(item: Any, ids: dict[int, str]) -> list[str] | None:
     """The dimensions of a variable by the numbers that the NetCDF library gave them."""
-    found = item.attrs.get("_Netcdf4Coordinates")
+    found = _attribute(item, "_Netcdf4Coordinates")
     if found is None or np.shape(found) != (item.ndim,) or np.asarray(found).dtype.kind not in "iu":
         return None
     names = [ids.get(int(number)) for number in found]
@@ -177,6 +196,23 @@ def _seen_from(variable: str, dimension: str, scales: dict[str, Any]) -> str:
         group = group.rpartition("/")[0]
 
 
+def _name_as_the_library(content: FileContent) -> None:
+    """Gives variables the names that the NetCDF library shows."""
+    new = {}
+    for name in content.fields:
+        group, mark, own = name.rpartition("/")
+        shown = group + mark + own.removeprefix(_NO_COORDINATE)
+        if shown != name and shown not in content.fields and "@" not in name:
+            new[name] = shown
+    for name, shown in new.items():
+        content.add(renamed(content.fields.pop(name), shown))
+    if new:
+        for label, fact in list(content.facts.items()):
+            if fact.owner in new:
+                del content.facts[label]
+                content.add_fact(replace(fact, owner=new[fact.owner]))
+
+
 def _mark_books(content: FileContent, scales: dict[str, Any]) -> None:
     """Marks attributes that are no attributes of the NetCDF library's."""
     for label, fact in content.facts.items():
@@ -184,6 +220,12 @@ def _mark_books(content: FileContent, scales: dict[str, Any]) -> None:
             fact.name in _BOOKS
             or (fact.name in _BOOKS_OF_FILE and not fact.owner)
             or (fact.name in _BOOKS_OF_SCALES and fact.owner in scales)
+            # Classic files have characters too, and no other texts.
+            or (
+                fact.name == "(type)"
+                and fact.owner in content.fields
+                and content.fields[fact.owner].characters
+            )
         ):
             content.facts[label] = replace(fact, own=True)
 

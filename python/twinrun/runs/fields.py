@@ -93,6 +93,7 @@ class FieldRef:
     stored: FieldRef | None = None  # of a field in a wider type than it is stored in: that one
     told_shape: tuple[int, ...] | None = None  # see formats.Field
     null: bool = False  # see formats.Field
+    characters: bool = False  # see formats.Field
     told_type: str = ""  # of numbers that the core does not know in their own type: its name
 
     @property
@@ -353,6 +354,7 @@ def refs_of_fields(fields: Mapping[str, Field], path: str) -> list[FieldRef]:
             tell=f.tell,
             told_shape=f.told_shape,
             null=f.null,
+            characters=f.characters,
         )
         if f.extents is not None:
             ref.extents = [

@@ -17,6 +17,7 @@ from .. import _core
 from ..errors import Incomparable
 from ..formats.blocks import BandCache, BandReader
 from ..formats.element_types import storage_dtype
+from ..formats.facts import codes
 from ..formats.layout import Decoded
 from ..formats.model import Field, decoded
 from ..formats.strided import Strided
@@ -74,11 +75,14 @@ def in_one_order(a: FieldRef, b: FieldRef, what: str) -> tuple[FieldRef, FieldRe
 
 def in_one_type(a: FieldRef, b: FieldRef) -> tuple[FieldRef, FieldRef]:
     """Both fields as f64 if they come from text files, with integers in one run and fractions in the
-    other."""
+    other. Both as codes if they are characters, which one file gives as bytes.
+    """
     if a.dtype == b.dtype:
         return a, b
     for ref in (a, b):
         ref.load()
+    if a.characters and b.characters:
+        return _as_codes(a), _as_codes(b)
     if not (a.told_as_text and b.told_as_text):
         return a, b
     return _as_f64(a), _as_f64(b)
@@ -121,6 +125,27 @@ def _as_f64(ref: FieldRef) -> FieldRef:
         ref.reader, dtype="f64", read=lambda first, count: read(first, count).astype(np.float64)
     )
     return dataclasses.replace(ref, dtype="f64", reader=reader, metadata=None)
+
+
+def _as_codes(ref: FieldRef) -> FieldRef:
+    """Characters by their codes. A zero is an empty text, as everywhere where texts have a fixed length."""
+    if ref.dtype != "u8" or ref.extents is None:
+        return ref
+    known: list[np.ndarray] = []
+
+    def read(first: int, count: int) -> np.ndarray:
+        if not known:
+            known.append(codes([bytes((byte,)).rstrip(b"\0") for byte in range(256)]))
+        source = ref.source()
+        assert source is not None  # elements in files
+        return known[0][_core.read_source(source, first, count)]
+
+    reader = Field(
+        ref.name, "u64", sys.byteorder, ref.shape, read=decoded(ref.name, "u64", ref.items, ref.where, read)
+    )
+    return dataclasses.replace(
+        ref, dtype="u64", byte_order=sys.byteorder, extents=None, reader=reader, metadata=None
+    )
 
 
 def read_by_row(ref: FieldRef) -> FieldRef:

@@ -208,6 +208,53 @@ def test_types_of_numbers_are_shown(tmp_path: Path) -> None:
     assert found.text() == "T@n: [2.0] (float of 64 bits) against [2.0] (float of 32 bits)"
 
 
+def with_characters(path: Path, kind: str, texts: list[str], records: bool = False) -> Path:
+    with netCDF4.Dataset(path, "w", format=kind) as file:
+        file.createDimension("n", None if records else len(texts))
+        file.createDimension("length", 5)
+        names = file.createVariable("names", "S1", ("n", "length"))
+        names[:] = np.array([text.encode() for text in texts], "S5").view("S1").reshape(-1, 5)
+        file.createVariable("x", "f8", ("n",))[:] = np.arange(len(texts))
+    return path
+
+
+@pytest.mark.parametrize("records", [False, True])
+def test_characters_of_both_netcdf_formats(tmp_path: Path, records: bool) -> None:
+    a = with_characters(tmp_path / "a.nc", CLASSIC, ["one", "\u00e9", "three"], records)
+    assert (
+        differing(a, with_characters(tmp_path / "same.nc", FOUR, ["one", "\u00e9", "three"], records)) == []
+    )
+    b = with_characters(tmp_path / "b.nc", FOUR, ["one", "\u00e9", "threw"], records)
+    for pair in ((a, b), (b, a)):
+        result = twinrun.compare(*pair)
+        (found,) = [f for f in result.fields if not f.same]
+        assert result.verdict == "different" and (found.field, found.different) == ("names", 1)
+        assert {found.first_a, found.first_b} == {"'e'", "'w'"} and found.first_index == (2, 4)
+    twinrun.index(a)
+    assert twinrun.compare(b, a).verdict == "different"
+
+
+def test_variables_with_the_name_of_another_dimension(tmp_path: Path) -> None:
+    """NetCDF-4 stores them under other names."""
+
+    def written(path: Path, kind: str) -> Path:
+        with netCDF4.Dataset(path, "w", format=kind) as file:
+            for name in "xy":
+                file.createDimension(name, 3)
+            made = file.createVariable("x", "f8", ("y",))
+            made[:] = [1, 2, 3]
+            made.units = "K"
+        return path
+
+    a, b = (written(tmp_path / f"{kind}.nc", kind) for kind in (CLASSIC, FOUR))
+    assert differing(a, b) == []
+    with open_file(b) as content:
+        assert list(content.fields) == ["x"] and content.facts["x@units"].text == "'K'"
+    with netCDF4.Dataset(b, "a") as file:
+        file["x"].units = "m"
+    assert differing(a, b) == ["x@units"]
+
+
 def test_an_attribute_that_one_netcdf_file_lacks(tmp_path: Path) -> None:
     a, b = write(tmp_path / "a.nc", CLASSIC, note="one"), write(tmp_path / "b.nc", FOUR)
     assert differing(a, b) == ["T@note"]
