@@ -34,7 +34,7 @@ from .hdf5_places import (
     source_names,
     virtual_place,
 )
-from .hdf5_types import enum_names, named_type_text, tagged_dtype, type_text
+from .hdf5_types import enum_names, name_of_target, named_type_text, tagged_dtype, type_text
 from .model import FileContent, Format, flag
 
 if TYPE_CHECKING:
@@ -125,6 +125,7 @@ class Walker:
         # (file, dataset) of each checked source of a virtual dataset, and its problem if it has
         # one.
         self.virtual: dict[tuple[str, str], FormatError | None] = {}
+        self.names: dict[int, bytes] = {}  # of targets of references: see `name_of_target`
 
     def close(self) -> None:
         with self.cache.lock:
@@ -246,7 +247,7 @@ class Walker:
         if not value:
             return b"no reference"
         with reading(self.path, "a reference"):
-            target = b"reference to " + (h5r.get_name(value, self.file.id) or b"?")
+            target = b"reference to " + name_of_target(self.h5py, self.file, value, self.names)
             if isinstance(value, self.h5py.RegionReference):
                 space = h5r.get_region(value, self.file.id)
                 if space.get_select_type() == self.h5py.h5s.SEL_POINTS:

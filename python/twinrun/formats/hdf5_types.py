@@ -183,6 +183,21 @@ def type_name(h5py: Any, tid: Any) -> str:
     return os.fsdecode(h5py.h5i.get_name(tid) or b"?")
 
 
+def name_of_target(h5py: Any, file: Any, reference: Any, known: dict[int, bytes]) -> bytes:
+    """The path of the object that a reference leads to; b'?' if it has none.
+
+    known: names by the address of the object, to be kept for other references of the file. HDF5 searches the
+    whole file for each name.
+    """
+    try:
+        address = h5py.h5o.get_info(h5py.h5r.dereference(reference, file.id)).addr
+    except (ValueError, RuntimeError, OSError, KeyError):  # its target was removed
+        return h5py.h5r.get_name(reference, file.id) or b"?"
+    if address not in known:
+        known[address] = h5py.h5r.get_name(reference, file.id) or b"?"
+    return known[address]
+
+
 def named_type_text(h5py: Any, tid: Any) -> str:
     """The type in words, with its name if it is a named type of the file."""
     text = type_text(h5py, tid)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from . import exodus
 from .attributes import MEANING, note_meaning
 from .facts import DIMENSIONS
+from .hdf5_types import name_of_target
 from .model import FileContent, renamed
 
 if TYPE_CHECKING:
@@ -134,13 +135,14 @@ def _say_dimensions(
         group, _, own = name.rpartition("/")
         size = "unlimited" if scale.maxshape[:1] == (None,) else int((*scale.shape, 1)[0])
         content.say(group, f"(dimension {own})", size, between=True)
+    known: dict[int, bytes] = {}
     ids: dict[int, str] = {}
     for name, scale in scales.items():
         number = _attribute(scale, "_Netcdf4Dimid")
         if number is not None and np.size(number) == 1 and np.asarray(number).dtype.kind in "iu":
             ids[int(np.asarray(number).reshape(-1)[0])] = name
     for name, item in variables.items():
-        listed = _listed(h5py, file, item)
+        listed = _listed(h5py, file, item, known)
         axes = listed or _by_number(item, ids) or ([name] if name in scales and item.ndim < 2 else None)
         if axes is not None or not (item.ndim or all_between):
             names = [_seen_from(name, axis, scales) for axis in axes or ()]
@@ -157,17 +159,17 @@ def _attribute(item: Any, name: str) -> Any:
         return None
 
 
-def _listed(h5py: Any, file: Any, item: Any) -> list[str] | None:
-    """The first scale of each axis; None if an axis has none."""
+def _listed(h5py: Any, file: Any, item: Any, known: dict[int, bytes]) -> list[str] | None:
+    """The first scale of each axis; None if an axis has none. known: see `name_of_target`."""
     found = _attribute(item, "DIMENSION_LIST")
     if found is None or np.shape(found) != (item.ndim,):
         return None
     axes = []
     for entry in found:
         first = entry[0] if isinstance(entry, np.ndarray) and entry.size else None
-        name = h5py.h5r.get_name(first, file.id) if isinstance(first, h5py.Reference) and first else None
-        if not name:
+        if not isinstance(first, h5py.Reference) or not first:
             return None
+        name = name_of_target(h5py, file, first, known)
         axes.append(name.decode("utf-8", "backslashreplace").lstrip("/"))
     return axes
 

@@ -43,3 +43,29 @@ def test_a_file_of_the_library():
 def test_a_file_of_the_library_that_is_here(tmp_path):
     written_now(FILE.parent, "netcdf4", "netCDF4", tmp_path)
     check(tmp_path / "netcdf4.nc")
+
+
+def test_the_name_of_a_dimension_is_looked_up_once(tmp_path, monkeypatch):
+    """HDF5 searches the whole file for it."""
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "a.nc", "w") as file:
+        file["x"] = np.arange(3.0)
+        file["x"].make_scale("x")
+        for number in range(20):
+            file[f"v{number}"] = np.arange(3.0)
+            file[f"v{number}"].dims[0].attach_scale(file["x"])
+        file["gone"] = 1
+        file.attrs["gone"] = file["gone"].ref
+        del file["gone"]
+    asked, get_name = [], h5py.h5r.get_name
+
+    def counted(*arguments):
+        asked.append(1)
+        return get_name(*arguments)
+
+    monkeypatch.setattr(h5py.h5r, "get_name", counted)
+    with open_file(tmp_path / "a.nc") as content:
+        assert content.facts["v7@DIMENSION_LIST"].text == "[['reference to /x']]"
+        assert content.facts["v7@(dimensions)"].text == "['x']"
+        assert "@gone" in content.facts or any(name == "@gone" for name, _ in content.skipped)
+    assert len(asked) <= 6
