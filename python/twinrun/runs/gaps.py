@@ -8,6 +8,7 @@ from .digest import digest_of_text
 from .events import Traced
 
 __all__ = [
+    "CHANGED_BEFORE",
     "NOT_LOOKED_INTO",
     "OF_EACH_RANK",
     "OF_TYPE",
@@ -25,6 +26,7 @@ __all__ = [
 UNWRITTEN = "memory that nobody wrote"
 UNDER_WAY = "what a collective gives: seen where it is used"
 NOT_LOOKED_INTO = "an object that is not looked into"
+CHANGED_BEFORE = "what the call changed before it was seen"
 ROOM = "room that an operation works in"
 # What stands for a module whose parameters had gradients, and whose calls no hook saw.
 UNCALLED = "a module whose calls were not seen"
@@ -39,7 +41,7 @@ OF_TYPE = "@type"
 
 _TEXTS = {
     int(digest_of_text(text)): text
-    for text in (UNWRITTEN, NOT_LOOKED_INTO, ROOM, UNCALLED, OF_EACH_RANK, PART)
+    for text in (UNWRITTEN, CHANGED_BEFORE, NOT_LOOKED_INTO, ROOM, UNCALLED, OF_EACH_RANK, PART)
 }
 _TEXTS[int(digest_of_text(repr(UNDER_WAY)))] = UNDER_WAY  # it is a value of Python
 

@@ -53,12 +53,13 @@ class Watched:
     number of the last call, -1 for none in this iteration. compiled: whether it is, or wraps, what
     `torch.compile` made of it. inside: whether it lies within such a module. own: facts of the module, and
     not of what wraps it. above: the nearest module around it that is watched. below: those that have it
-    there.
+    there. holds: the paths of the modules whose parameters and buffers belong to it, and these modules.
+    subtree: of it and of those below; None until it is called.
     """
 
     __slots__ = (
-        "above", "below", "buffers", "called", "calls", "compiled", "inside", "kind", "last_call", "module", "own",
-        "parameters", "path", "root",
+        "above", "below", "buffers", "called", "calls", "compiled", "holds", "inside", "kind", "last_call", "module",
+        "own", "parameters", "path", "root", "subtree",
     )  # fmt: skip
 
     def __init__(self, path: str, module: torch.nn.Module, above: Watched | None) -> None:
@@ -72,10 +73,13 @@ class Watched:
         self.called = self.compiled = self.inside = False
         self.parameters: list[Owned] = []
         self.buffers: list[Owned] = []
+        self.holds: list[tuple[str, torch.nn.Module]] = []
+        self.subtree: Any = None
 
     def hold(self, other: Watched) -> None:
         """Takes over what was found out anew of the same module. Its calls stay counted."""
         self.parameters, self.buffers = other.parameters, other.buffers
+        self.holds = other.holds
         self.compiled, self.inside, self.above = other.compiled, other.inside, other.above
         if self.own.module is not other.own.module:
             self.own = other.own
@@ -153,6 +157,7 @@ def watched_modules(models: Mapping[str, torch.nn.Module], patterns: Sequence[st
             parent.compiled = parent.compiled or (is_one and path == parent.path)
             if is_one or (name != "" and name.rpartition(".")[0] in compiled):
                 compiled.add(name)
+            parent.holds.append((path, module))
             below = path[len(parent.path) :].lstrip(".")
             for held, into in ((module._parameters, parent.parameters), (module._buffers, parent.buffers)):
                 into.extend(Owned(f"{below}.{key}".lstrip("."), module, key) for key in held.keys())

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..runs.events import Event
-from ..runs.gaps import NOT_LOOKED_INTO
+from ..runs.gaps import CHANGED_BEFORE, NOT_LOOKED_INTO
 from ..runs.structure import Fact
 from .arguments import changed, given
 from .generators import Generators
@@ -21,6 +21,7 @@ from .module_gradients import ModuleGradients, sequence_number
 from .node_gradients import NodeGradients
 from .position import Frame, Position
 from .recorder import Recorder
+from .states import Changed, Snapshot, Subtree, changed_by
 from .traced_model import TracedModel
 from .values import Leaf, differentiates_forward, leaves, same_tensors, tangents_of, tensors_among
 
@@ -201,6 +202,9 @@ class ModuleHooks:
             if w.buffers:
                 self._see_owned(event, w.buffers, "buffer", out=False)
         self._generators.add_states(event)
+        if w.subtree is None:
+            w.subtree = Subtree(w, self._model.swaps)
+        position.frames[-1].state = Snapshot(w.subtree)
 
     def leave(self, w: Watched, args: tuple, kwargs: dict, output: Any) -> None:
         """A module has returned."""
@@ -241,6 +245,11 @@ class ModuleHooks:
         else:
             held = [*leaves("args", args), *leaves("kwargs", kwargs)]
         written, gone = changed(frame.given, held)
+        states: list[Changed] = []
+        if frame.state is not None:
+            around = [outer.state for outer in frames[:at] if outer.state is not None]
+            states = changed_by(frame.state, around)
+        anew = {id(one.tensor) for one in states if one.counted}
         for name in (*objects, *tangents[1]):
             recorder.setting(event, name, NOT_LOOKED_INTO, out=True)
         for name in gone:
@@ -249,14 +258,21 @@ class ModuleHooks:
             # What its code may have taken from modules that it did not call.
             for other in w.below:
                 if other.last_call <= frame.call and frame.phase == "forward" and self._is_hooked(other):
-                    self._see_uncalled(event, other, f"{other.path[len(w.path) :].lstrip('.')}.", frame.call)
+                    self._see_uncalled(
+                        event, other, f"{other.path[len(w.path) :].lstrip('.')}.", frame.call, anew
+                    )
             recorder.see_leaves(event, found, out=True, facts=facts)
             if tangents[0]:
                 recorder.see_leaves(event, tangents[0], out=True)
             if written:
                 self._see_written(event, written, found)
+            seen: set[int] = set()
             if w.buffers and w.module.training:
                 self._see_owned(event, w.buffers, "buffer", out=True)
+                seen = {id(one.tensor("buffer")) for one in w.buffers}
+            for state in states:
+                if id(state.tensor) not in seen:
+                    recorder.see_tensor(event, state.name, state.tensor, out=True, role=state.role)
         frames.pop()
         if grads:
             # The nodes of the graph that the module's own code made.
@@ -280,16 +296,21 @@ class ModuleHooks:
             if id(t) in given_back:
                 self._recorder.see_twice(event, name, t, given_back[id(t)])
 
-    def _see_uncalled(self, event: Event, w: Watched, prefix: str, since: int) -> None:
-        """Adds what a module holds, and those below it that were not called since. prefix: of names."""
+    def _see_uncalled(self, event: Event, w: Watched, prefix: str, since: int, changed: set[int]) -> None:
+        """Adds what a module holds, and those below it that were not called since. prefix: of names.
+        changed: the ids of tensors that are not what went in any more.
+        """
         for role, owned in (("parameter", w.parameters), ("buffer", w.buffers)):
             for one in owned:
-                if (t := one.tensor(role)) is not None:
+                t = one.tensor(role)
+                if t is not None and id(t) in changed:
+                    self._recorder.setting(event, f"{prefix}{one.name}", CHANGED_BEFORE)
+                elif t is not None:
                     self._recorder.see_tensor(event, f"{prefix}{one.name}", t, out=False, role=role)
         for other in w.below:
             if other.last_call <= since and self._is_hooked(other):
                 below = other.path[len(w.path) :].lstrip(".")
-                self._see_uncalled(event, other, f"{prefix}{below}.", since)
+                self._see_uncalled(event, other, f"{prefix}{below}.", since, changed)
 
     def _is_hooked(self, w: Watched) -> bool:
         """Whether its calls would be seen: a program may remove all hooks."""

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from .arguments import Given
 from .model import Watched
+from .states import Snapshot
 
 __all__ = ["Frame", "Position"]
 
 
 class Frame:
     """A module that is at work. stops: nodes of the graph of gradients that were there before it. given: what
-    it was given.
+    it was given. state: the parameters and buffers of it and of the modules below it, when it was called.
     """
 
-    __slots__ = ("call", "given", "phase", "sequence", "stops", "watched")
+    __slots__ = ("call", "given", "phase", "sequence", "state", "stops", "watched")
 
     def __init__(
         self, call: int, phase: str, watched: Watched, sequence: int, stops: list, given: list[Given]
     ) -> None:
         self.call, self.phase, self.watched, self.sequence, self.stops = call, phase, watched, sequence, stops
         self.given = given
+        self.state: Snapshot | None = None
 
 
 class Position:

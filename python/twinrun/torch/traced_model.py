@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .model import Owner, Watched, modules_of, owners_of, watched_modules
+from .wrappers import is_flattened
 
 __all__ = ["Changes", "TracedModel"]
 
@@ -43,6 +44,8 @@ class TracedModel:
         self.has_lazy = False  # whether a module waits for its first input to know its parameters
         # FSDP 2 puts whole parameters in the place of its own while these run.
         self._sharded: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+        # And FSDP 1 views of one for all modules of a wrapper.
+        self._flattened: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 
     def each(self) -> list[torch.nn.Module]:
         """The models now. What is none is left out."""
@@ -56,6 +59,10 @@ class TracedModel:
                 for p in module._parameters.values():
                     if p is not None and (not sharded or _is_distributed(p)):
                         yield p
+
+    def swaps(self, module: torch.nn.Module) -> bool:
+        """Whether a wrapper of FSDP puts other parameters in the place of a module's own while it runs."""
+        return module in self._sharded or module in self._flattened
 
     def look(self, *, at_end: bool = False) -> Changes | None:
         """What changed since the last call; None for nothing, which is found out in microseconds.
@@ -79,6 +86,7 @@ class TracedModel:
             if not within and not isinstance(m, torch.jit.ScriptModule)
         ]
         self._sharded.update(m for m in modules if any(map(_is_distributed, m._parameters.values())))
+        self._flattened.update(m for outer in modules if is_flattened(outer) for m in outer.modules())
         self._holders = [self._models, *(m._modules for m in modules)]
         self._holders += [m._parameters for m in modules if m not in self._sharded]
         self._held = [one for holder in self._holders for one in holder.values()]
@@ -104,6 +112,7 @@ class TracedModel:
         known = {(w.path, id(w.module)): w for w in self.watched}
         for w in self.watched:
             w.below = []
+            w.subtree = None
         for w in self.watched:
             if w.above is not None:
                 w.above = known[w.above.path, id(w.above.module)]

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["is_compiled", "paths_of", "plain_name", "state_names"]
+__all__ = ["is_compiled", "is_flattened", "paths_of", "plain_name", "state_names"]
 
 # What wrappers call the module within them. No other module has such an attribute.
 _NAMES = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
@@ -36,6 +36,11 @@ def is_compiled(module: torch.nn.Module) -> bool:
         or getattr(module, "_compiled_call_impl", None) is not None
         or hasattr(module.__dict__.get("forward"), "_torchdynamo_orig_callable")
     )
+
+
+def is_flattened(module: torch.nn.Module) -> bool:
+    """Whether it is a wrapper of FSDP 1, which makes one parameter of all that are within it."""
+    return "_fsdp_wrapped_module" in module._modules
 
 
 def plain_name(name: str) -> str:

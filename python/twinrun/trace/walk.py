@@ -56,6 +56,8 @@ class _Found:
     outs_agree: int = 0
     # Values that were not compared: (name, whether it came out, why).
     left: list[tuple[str, bool, str]] = field(default_factory=list)
+    # Parameters and buffers that one run alone changed in a forward pass, in words.
+    lone: list[str] = field(default_factory=list)
     # What differs beside the values.
     structure: list[StructureDifference] = field(default_factory=list)
 
@@ -109,6 +111,8 @@ def _compared_events(a: Event, b: Event) -> _Found:
         if one is None or other is None:
             found.unmatched += 1
             found.problems.append(f"{v.name} is only in {'a' if other is None else 'b'}")
+            if v.out and v.role in ("parameter", "buffer"):
+                found.lone.append(found.problems[-1])
         elif one.missing or other.missing:
             # Of a value that only one run digested nothing is known, also not by its form.
             if one.form == other.form or not (one.missing and other.missing):
@@ -293,6 +297,8 @@ class Walk:
             before = self.unknown
             if found.unknown:
                 self.not_known(f"{site}: {found.unknown[0][1]}")
+            if found.lone:
+                self.not_known(f"{site}: {found.lone[0]}")
             call = calls.setdefault(e.call, _Call(e)) if e.call >= 0 else _Call(e)
             seen.add(one, other, found.structure)
             call.takes = call.takes or any(
