@@ -32,6 +32,32 @@ class _Parameter(NamedTuple):
     states: dict[str, str]
 
 
+class _Closure:
+    """The closure of a step in the place of the program's own. What it is asked for is that of the program's.
+
+    returned: is called each time that it has returned. calls: how often that was.
+    """
+
+    def __init__(self, closure: Callable[..., Any], position: Position, returned: Callable[[], None]) -> None:
+        self.__wrapped__ = closure
+        self._position, self._returned = position, returned
+        self.calls = 0
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # The model that it runs is no part of the optimizer's own work.
+        self._position.optimizing = False
+        result = self.__wrapped__(*args, **kwargs)
+        self._position.optimizing = True
+        self.calls += 1
+        self._returned()
+        return result
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__wrapped__":  # not there yet
+            raise AttributeError(name)
+        return getattr(self.__wrapped__, name)
+
+
 class OptimizerHooks:
     """The hooks of optimizers. A step of the last one ends an iteration.
 
@@ -57,6 +83,8 @@ class OptimizerHooks:
         self._calls: dict[int, int] = {}
         # The parameters that an optimizer had last, by its label.
         self._known: dict[str, tuple[list[int], list[_Parameter]]] = {}
+        # Of the step under way, where it has one.
+        self._closure: _Closure | None = None
 
     def attach(self, handles: list[Any]) -> None:
         """Adds the hooks, and what removes them to `handles`."""
@@ -73,23 +101,61 @@ class OptimizerHooks:
             move_last(optimizer._optimizer_step_pre_hooks, before)
             move_last(optimizer._optimizer_step_post_hooks, after)
 
-    def _stepping(self, label: str) -> Callable[..., None]:
-        def before(optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+    def _stepping(self, label: str) -> Callable[..., tuple[tuple, dict] | None]:
+        def before(optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
             self._position.optimizing = True
+            given = self._closure = None
             if self._guard.records():
+                given = self._with_closure(optimizer, label, args, kwargs)
                 with self._guard.work("the optimizer's step"):
                     self._see(optimizer, label, out=False)
             # Afterwards: where it raises, the trace has what differs.
             if self._replicas is not None and self._replicas.due():
                 self._replicas.check(lambda: self._replicated(optimizer, label))
+            return given
 
         return before
+
+    def _with_closure(
+        self, optimizer: torch.optim.Optimizer, label: str, args: tuple, kwargs: dict
+    ) -> tuple[tuple, dict] | None:
+        """What a step is given, with the trace's closure in place of the program's; None where it has none.
+
+        A closure makes the gradients that a step takes. Those of before are of an earlier step.
+        """
+        own = kwargs.get("closure") if "closure" in kwargs else args[1] if len(args) > 1 else None
+        if not callable(own):
+            return None
+        closure = self._closure = _Closure(
+            own, self._position, lambda: self._closure_returned(optimizer, label)
+        )
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": closure}
+        return (args[0], closure, *args[2:]), kwargs
+
+    def _closure_returned(self, optimizer: torch.optim.Optimizer, label: str) -> None:
+        if self._guard.records():
+            with self._guard.work("the optimizer's step"):
+                self._see_gradients(optimizer, label)
+
+    def _see_gradients(self, optimizer: torch.optim.Optimizer, label: str) -> None:
+        """Adds the gradients that a closure made to what the step takes, in events of their own."""
+        recorder = self._recorder
+        with recorder.together():
+            for of in self._parameters(optimizer, label):
+                if (gradient := of.parameter.grad) is not None:
+                    call = self._calls.get(id(of.parameter), -1)
+                    event = recorder.event("optimizer", of.path, "", of.operation, call)
+                    recorder.see(event, f"{of.name}.grad", gradient, out=False, role="gradient")
 
     def _stepped(self, label: str, last: bool) -> Callable[..., None]:
         def after(optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
             self._position.optimizing = False
+            closure, self._closure = self._closure, None
             if self._guard.records():
                 with self._guard.work("the optimizer's step"):
+                    if closure is not None and not closure.calls:  # it took the gradients of before
+                        self._see_gradients(optimizer, label)
                     self._see(optimizer, label, out=True)
             if last:
                 self._ended()
@@ -130,7 +196,7 @@ class OptimizerHooks:
                     event.values.extend(plain)
                     if tensors:
                         recorder.see(event, "settings", tensors, out=False, role="setting")
-                    if p.grad is not None:
+                    if p.grad is not None and self._closure is None:
                         recorder.see(event, f"{name}.grad", p.grad, out=False, role="gradient")
                 recorder.see(event, name, p, out=out, role="parameter")
                 self._see_state(event, of, optimizer.state.get(p, {}), out=out)
