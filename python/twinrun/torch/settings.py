@@ -55,7 +55,7 @@ class Settings:
         rng: str,
         on_error: str,
         reference: str | os.PathLike[str] | None,
-        on_divergence: Action,
+        on_divergence: Action | None,
         replicas: bool | int,
         group: Any,
     ) -> Settings:
@@ -66,8 +66,14 @@ class Settings:
         if isinstance(every, bool) or not isinstance(every, int) or every < 1:
             raise TwinrunError(f"every must be a positive integer, not {every!r}")
         keep = _places(escalate)
+        asked, on_divergence = on_divergence is not None, "warn" if on_divergence is None else on_divergence
         if not callable(on_divergence) and on_divergence not in ("warn", "stop"):
             raise TwinrunError(f"on_divergence must be a function, 'warn' or 'stop', not {on_divergence!r}")
+        if asked and reference is None:
+            raise TwinrunError(
+                "on_divergence is for a trace that is compared with a reference while it is made",
+                fix="give reference, without escalate=True, or leave on_divergence out",
+            )
         among = _group_of_replicas(replicas, group)
         return cls(
             every=every,

@@ -1,6 +1,7 @@
 """`trace`: what goes into the modules of a model, what comes out, and how the model learns from it.
 
-Nothing here changes a value: hooks return None, and digests are made of what is there.
+Nothing here changes a value: digests are made of what is there. Hooks return None; that of an optimizer's
+step puts the program's closure into one that looks at its gradients.
 """
 
 from __future__ import annotations
@@ -484,7 +485,7 @@ def trace(
     existing: str = "refuse",
     on_error: str = "warn",
     reference: str | os.PathLike[str] | None = None,
-    on_divergence: Callable[[Origin], object] | str = "warn",
+    on_divergence: Callable[[Origin], object] | str | None = None,
     replicas: bool | int = False,
     group: Any = None,
 ) -> Trace:
@@ -527,9 +528,9 @@ def trace(
         What an error of the trace does: a warning, and the training goes on without it; or it is raised.
     reference : path, default None
         Another trace: each iteration is compared with the same iteration there, when it ends.
-    on_divergence : callable, 'warn' or 'stop', default 'warn'
+    on_divergence : callable, 'warn' or 'stop', default None
         What the first divergence from `reference` does: `on_divergence(origin)` is called; a
-        warning; or `TraceDiverged` is raised, which ends the training. Where processes work
+        warning, as with None; or `TraceDiverged` is raised, which ends the training. Where processes work
         together (torch.distributed), it is raised on all of them that have `on_divergence="stop"`,
         after the next iteration that is traced, so that none is left waiting; in the last
         iteration, only on those that differ.

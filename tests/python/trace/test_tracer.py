@@ -466,7 +466,9 @@ def test_parameters(tmp_path) -> None:
         ({"on_error": "ignore"}, "on_error"), ({"rng": True}, "rng"), ({"replicas": 2}, "init_process_group"),
         ({"replicas": -1}, "replicas"), ({"on_divergence": "fail"}, "on_divergence"), ({"group": 3}, "group is for"),
         ({"reference": tmp_path / "none"}, "none"), ({"optimizer": [3]}, "no torch.optim.Optimizer"),
-        ({"escalate": 3}, "not understood"),
+        ({"escalate": 3}, "not understood"), ({"on_divergence": "stop"}, "with a reference"),
+        ({"on_divergence": print}, "with a reference"), ({"on_divergence": "warn"}, "with a reference"),
+        ({"on_divergence": "stop", "reference": tmp_path / "b", "escalate": True}, "with a reference"),
     ):  # fmt: skip
         with pytest.raises(twinrun.TwinrunError, match=text):
             trace(model, tmp_path / "a", **wrong)
