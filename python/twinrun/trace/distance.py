@@ -61,7 +61,9 @@ def measure(differs: ValueDifference, a: RankOfTrace, b: RankOfTrace, iteration:
     differs.box = [(int(along.min()), int(along.max()) + 1) for along in places]
     if kind[0] in "fbc" and kind != "bool":
         finite = np.isfinite(apart)
-        differs.infinite = int((unequal & ~finite).sum())
+        numbers = np.isfinite(wide[0]) & np.isfinite(wide[1])
+        differs.infinite = int((unequal & ~numbers).sum())
+        differs.overflowing = int((unequal & numbers & ~finite).sum())
         if finite.any():
             largest = int(np.where(finite, apart, -1).argmax())
             differs.max_abs_diff = float(apart[largest])

@@ -45,7 +45,9 @@ class ValueDifference:
         The smallest box that holds all elements that differ: along each axis the first index, and the one
         behind the last.
     infinite : int or None
-        Elements where a NaN or an infinity meets something else.
+        Elements that differ where one run or both have a NaN or an infinity.
+    overflowing : int or None
+        Elements of two finite numbers whose difference is larger than any float64.
     whole, offset : list of int or None
         Of a part of a global tensor: the shape of that tensor, and where the part of this rank begins in it.
         All indices are then those of the global tensor.
@@ -68,6 +70,7 @@ class ValueDifference:
     max_b: object = None
     box: list[tuple[int, int]] | None = None
     infinite: int | None = None
+    overflowing: int | None = None
     whole: list[int] | None = None
     offset: list[int] | None = None
     _kept: tuple[str, str] = field(default=("", ""), repr=False, compare=False)

@@ -45,7 +45,9 @@ def _amount(v: ValueDifference) -> str:
     if v.max_ulp is not None:
         said += f", {v.max_ulp} ulp"
     if v.infinite:
-        said += f", {v.infinite} of them NaN or infinite in one run"
+        said += f", {v.infinite} of them NaN or infinite in one run or in both"
+    if v.overflowing:
+        said += f", {v.overflowing} of them farther apart than a float64 can say"
     if v.box and math.prod(high - low for low, high in v.box) < v.elements:
         said += f"; all within [{', '.join(f'{low}:{high}' for low, high in v.box)}]"
     if v.first_index is not None:
@@ -327,7 +329,7 @@ def _value(v: ValueDifference) -> dict[str, Any]:
         "different": v.different, "max_abs_diff": v.max_abs_diff, "max_ulp": v.max_ulp,
         "first_index": v.first_index, "first_a": _plain(v.first_a), "first_b": _plain(v.first_b),
         "max_index": v.max_index, "max_a": _plain(v.max_a), "max_b": _plain(v.max_b),
-        "box": v.box, "infinite": v.infinite, "whole": v.whole, "offset": v.offset,
+        "box": v.box, "infinite": v.infinite, "overflowing": v.overflowing, "whole": v.whole, "offset": v.offset,
     }  # fmt: skip
 
 

@@ -940,3 +940,25 @@ def test_a_difference_beside_the_trace_is_told_with_its_place(tmp_path) -> None:
     assert trace_lines(result)[-1].startswith(f"different: in fields beside the trace: {said}")
     assert any(note.startswith(f"fields beside the trace differ: {said}") for note in result.notes)
     assert not any("{" in note for note in result.notes)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "said"),
+    [
+        (1e308, -1e308, "1 of them farther apart than a float64 can say"),
+        (float("nan"), -float("nan"), "1 of them NaN or infinite in one run or in both"),
+        (float("inf"), -float("inf"), "1 of them NaN or infinite in one run or in both"),
+        (1.0, float("inf"), "1 of them NaN or infinite in one run or in both"),
+    ],
+)
+def test_what_is_said_of_values_that_have_no_distance(a: float, b: float, said: str, tmp_path) -> None:
+    x = np.array([a, 1.0])
+    y = np.array([b, 1.0])
+    y[0] = np.copysign(y[0], -1.0) if np.isnan(b) else b
+    for name, values in (("a", x), ("b", y)):
+        with twinrun.Run(tmp_path / name) as run:
+            run.capture(0, {"x": values}, phase="f")
+    first = twinrun.compare_traces(tmp_path / "a", tmp_path / "b").first_divergence
+    assert first is not None
+    text = str(first)
+    assert said in text and ("infinite" in text) == ("farther" not in text)
