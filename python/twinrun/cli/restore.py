@@ -31,7 +31,13 @@ from .help import Verb
     "--field", default=None, help="Only this field (or file) of one step: its bytes go to the file TO."
 )
 @click.option("--rank", type=click.IntRange(0), default=0, show_default=True, help="Rank, with --field.")
-@click.option("--bytes", "part", default=None, metavar="OFFSET:COUNT", help="Only these bytes, with --field; OFFSET: for all from there on.")
+@click.option(
+    "--bytes",
+    "part",
+    default=None,
+    metavar="OFFSET:COUNT",
+    help="Only these bytes, with --field; OFFSET: for all from there on.",
+)
 @click.option("--threads", type=THREADS, default=0, help="Worker threads; 0: all cores.")
 @click.option("--memory", type=MEMORY, default="1G", show_default=True, help="Read buffers, at most.")
 def restore(

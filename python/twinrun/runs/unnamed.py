@@ -14,7 +14,14 @@ from ..errors import DamagedFile, FormatError, MissingFile, TwinrunError
 from ..formats.files import open_regular, reading
 from ..marks import MANIFEST, METADATA_SUFFIX, STEP_FOLDER, STEP_MARK
 
-__all__ = ["Unnamed", "error_of_no_step", "error_of_unnamed", "folders_of_unnamed", "unnamed_of", "unnamed_steps"]
+__all__ = [
+    "Unnamed",
+    "error_of_no_step",
+    "error_of_unnamed",
+    "folders_of_unnamed",
+    "unnamed_of",
+    "unnamed_steps",
+]
 
 _DIFFERENCE = re.compile(r"(rank-\d{5,})(?:\.\d+)?\.twr")
 _DIFFERENCE_MAGIC = b"TWRDIFF\n"
