@@ -16,6 +16,10 @@ namespace twinrun {
 
 namespace {
 
+// The device's own copy is a twentieth faster for a large array (8.6 GB on an H200: 4.55 and
+// 4.8 ms), and takes some microseconds to ask for.
+constexpr std::uint64_t kOwnCopy = std::uint64_t{64} << 20;
+
 std::size_t room_for(const DeviceArray& array) {
     return device_aligned(array.items() * item_bytes(array.dtype));
 }
@@ -114,8 +118,10 @@ bool DeviceStage::fill(StagedArrays& staged, std::span<const FieldMetadata* cons
 }
 
 Result<> DeviceStage::copy(StagedArrays& staged, std::span<const DeviceArray* const> arrays) {
+    const DeviceRuntime* runtime = device_runtime();
     const DeviceElementKernels* elements = device_element_kernels();
-    if (elements == nullptr) return Error{ErrorCode::unsupported, "no library for devices"};
+    if (runtime == nullptr || elements == nullptr)
+        return Error{ErrorCode::unsupported, "no library for devices"};
     std::map<int, std::size_t> room;
     for (const DeviceArray* array : arrays)
         room[array->device] += room_for(*array);
@@ -156,8 +162,11 @@ Result<> DeviceStage::copy(StagedArrays& staged, std::span<const DeviceArray* co
         std::byte* const to = staged.memory.at(array->device).data() + one.used;
         one.used += room_for(*array);
         const std::uint64_t items = array->items();
-        if (items != 0 && array->dense()) {
-            one.copies.push_back({array->data, to, items * item_bytes(array->dtype)});
+        const std::uint64_t bytes = items * item_bytes(array->dtype);
+        if (items != 0 && array->dense() && bytes >= kOwnCopy) {
+            TWR_CHECK(to_result(runtime->copy(array->device, to, array->data, bytes, one.stream.get())));
+        } else if (items != 0 && array->dense()) {
+            one.copies.push_back({array->data, to, bytes});
         } else if (items != 0) {
             TWR_CHECK(to_result(
                 elements->gather(array->device, gather_of(*array, 0, items, to), one.stream.get())));
