@@ -9,10 +9,12 @@ All is read from `Fact.identity`, the canonical bytes of a value (`facts.encoded
 
 from __future__ import annotations
 
+import math
+import re
 import struct
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from .facts import Fact
 
@@ -26,15 +28,33 @@ __all__ = ["equal_between", "texts_apart"]
 _SIZES = {b"n": 0, b"?": 1, b"f": 8, b"c": 16}  # bytes behind a mark; other marks have a length
 _BEFORE, _WINDOW = 10, 60  # characters shown in front of a difference of two texts, and in all
 _NOTHING = b"nothing, of "  # HDF5's values without elements, as `hdf5` encodes them
+_NUMBERS = ("f", "i", "u")
+_HEADER = re.compile(rb"([ -~]{1,40}?)\[([0-9,]*)\]")
 _KINDS = {"f": "float", "i": "integer", "u": "unsigned integer", "c": "complex number", "b": "boolean"}
+
+
+class _Value(NamedTuple):
+    """A value without what formats store in their own ways.
+
+    kind: 'text', 'boolean', 'number' (of JSON) or the type of an array's elements; '' for any other value,
+    whose `data` is its identity. shape: () also of an array of one element.
+    """
+
+    data: bytes
+    kind: str
+    shape: tuple[int, ...] = ()
+
+    def equals(self, other: _Value) -> bool:
+        """Whether the values are equal. Beside a number of JSON the type of a number does not count."""
+        kinds = {self.kind, other.kind}
+        of_json = "number" in kinds and all(kind == "number" or kind[:1] in _NUMBERS for kind in kinds)
+        return self.data == other.data and self.shape == other.shape and (self.kind == other.kind or of_json)
 
 
 def equal_between(x: Sequence[Fact], y: Sequence[Fact]) -> bool:
     """Whether files of two formats say the same. x, y: the values that the files of each run have."""
-    a, b = (sorted({_plain(fact.identity) for fact in side}, key=lambda v: (v[1], v[0])) for side in (x, y))
-    return len(a) == len(b) and all(
-        va == vb and (ta == tb or "number" in (ta, tb)) for (ta, va), (tb, vb) in zip(a, b, strict=True)
-    )
+    a, b = (sorted({_value(fact.identity) for fact in side}) for side in (x, y))
+    return len(a) == len(b) and all(va.equals(vb) for va, vb in zip(a, b, strict=True))
 
 
 def texts_apart(x: Fact, y: Fact) -> tuple[str, str]:
@@ -77,65 +97,95 @@ def _only(identity: bytes) -> tuple[bytes, bytes]:
     return next(_items(identity), (b"", b""))
 
 
-def _header(payload: bytes) -> tuple[str, int, bytes]:
-    """(type, number of elements, elements) of an encoded array."""
-    head, _, rest = payload.partition(b"]")
-    kind, _, shape = head.decode("ascii", "replace").partition("[")
-    count = 1
-    for length in shape.split(",") if shape else ():
-        count *= int(length)
-    return kind, count, rest
+def _header(payload: bytes) -> tuple[str, tuple[int, ...], bytes]:
+    """(type, shape, elements) of an encoded array; the type is '' where it is not known."""
+    found = _HEADER.match(payload)
+    if found is None:
+        return "", (), payload
+    shape = tuple(int(length) for length in found[2].split(b",") if length)
+    return found[1].decode("ascii"), shape, payload[found.end() :]
 
 
-def _texts(identity: bytes) -> list[bytes] | None:
-    """The texts of a value that is a text or several; None for another value.
+def _leaves(items: bytes) -> tuple[tuple[int, ...], list[tuple[bytes, bytes]]] | None:
+    """(shape, values) of a list, or of lists of equal length within lists; None for others."""
+    inner = list(_items(items))
+    if not any(mark == b"l" for mark, _ in inner):
+        return (len(inner),), inner
+    parts = [_leaves(payload) if mark == b"l" else None for mark, payload in inner]
+    first = parts[0]
+    if first is None or any(part is None or part[0] != first[0] for part in parts):
+        return None
+    return (len(inner), *first[0]), [value for part in parts if part is not None for value in part[1]]
+
+
+def _texts(identity: bytes) -> tuple[tuple[int, ...], list[bytes]] | None:
+    """(shape, texts) of a value that is a text or several; None for another value.
 
     Zeros at the end of a text of fixed length are no part of it.
     """
     mark, payload = _only(identity)
     if mark in (b"t", b"s"):
-        return [payload.rstrip(b"\0")]
+        return (), [payload.rstrip(b"\0")]
     if mark == b"x" and payload.startswith((_NOTHING + b"|S", _NOTHING + b"object")):
-        return [b""]
+        return (), [b""]
     if mark == b"a":
-        kind, _, payload = _header(payload)
+        kind, shape, payload = _header(payload)
         if kind not in ("S", "U", "any"):
             return None
-    elif mark != b"l":
+        inner = list(_items(payload))
+    else:
+        leaves = _leaves(payload) if mark == b"l" else None
+        if leaves is None:
+            return None
+        shape, inner = leaves
+    if not inner or any(m not in (b"t", b"s") for m, _ in inner):
         return None
-    inner = list(_items(payload))
-    return [text.rstrip(b"\0") for _, text in inner] if inner and all(m in b"ts" for m, _ in inner) else None
+    return shape, [text.rstrip(b"\0") for _, text in inner]
 
 
 def _text_of(identity: bytes) -> str | None:
     """A value that is one text; None for another value."""
     found = _texts(identity)
-    return found[0].decode("utf-8", "backslashreplace") if found is not None and len(found) == 1 else None
+    one = found is not None and len(found[1]) == 1
+    return found[1][0].decode("utf-8", "backslashreplace") if found is not None and one else None
 
 
-def _plain(identity: bytes) -> tuple[str, bytes]:
-    """(type, value) without what formats store in their own ways. Type 'number': one of JSON."""
+def _value(identity: bytes) -> _Value:
+    """The value, without what formats store in their own ways."""
     texts = _texts(identity)
     if texts is not None:
-        return "text", b"".join(struct.pack("<Q", len(text)) + text for text in texts)
+        joined = b"".join(struct.pack("<Q", len(text)) + text for text in texts[1])
+        return _Value(joined, "text", _plain_shape(texts[0]))
+    other = _Value(identity, "")
     mark, payload = _only(identity)
     if mark == b"x" and payload.startswith(_NOTHING):
         try:
             found = np.dtype(payload[len(_NOTHING) :].decode())
-        except (TypeError, UnicodeDecodeError):
-            return "", identity
-        return f"{found.kind}{found.itemsize}", b""
+        except Exception:  # of a struct it is no text that NumPy reads
+            return other
+        return _Value(b"", f"{found.kind}{found.itemsize}", (0,))
     if mark == b"a":
-        kind, _, payload = _header(payload)
-        if kind[:1] in "fiu":
-            values = np.frombuffer(payload, f"<{kind}") if kind != "f16" else None
-            return (kind, identity) if values is None else (kind, _numbers(values.tolist()))
-    inner = list(_items(payload)) if mark == b"l" else [(mark, payload)]
+        kind, shape, payload = _header(payload)
+        if kind == "b1":
+            return _Value(payload, "boolean", _plain_shape(shape))
+        if kind[:1] not in _NUMBERS or not kind[1:].isdecimal() or kind == "f16":
+            return other
+        values = np.frombuffer(payload, f"<{kind}")
+        return _Value(_numbers(values.tolist()), kind, _plain_shape(shape))
+    leaves = _leaves(payload) if mark == b"l" else ((), [(mark, payload)])
+    if leaves is None:
+        return other
+    shape, inner = leaves
+    if inner and all(m == b"?" for m, _ in inner):
+        return _Value(bytes(value == b"1" for _, value in inner), "boolean", _plain_shape(shape))
     if all(m in (b"i", b"f") for m, _ in inner):
-        return "number", _numbers(
-            [int(value) if m == b"i" else struct.unpack("<d", value)[0] for m, value in inner]
-        )
-    return "", identity
+        numbers = [int(value) if m == b"i" else struct.unpack("<d", value)[0] for m, value in inner]
+        return _Value(_numbers(numbers), "number", _plain_shape(shape))
+    return other
+
+
+def _plain_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return () if shape == (1,) else shape
 
 
 def _numbers(values: Sequence[int | float]) -> bytes:
@@ -148,10 +198,11 @@ def _kind(identity: bytes) -> str:
     """The type of a value in words; '' if it is not known."""
     texts = _texts(identity)
     if texts is not None:
-        return "one text" if len(texts) == 1 else f"{len(texts)} texts"
+        return "one text" if len(texts[1]) == 1 else f"{len(texts[1])} texts"
     mark, payload = _only(identity)
     if mark == b"a":
-        kind, count, _ = _header(payload)
+        kind, shape, _ = _header(payload)
+        count = math.prod(shape)
         word = _KINDS.get(kind[:1]) if kind[1:].isdecimal() else None
         return f"{word} of {8 * int(kind[1:])} bits" if word and count == 1 else kind and f"{count} of {kind}"
     return {b"i": "integer", b"f": "float", b"?": "boolean", b"c": "complex number", b"l": "list"}.get(

@@ -199,20 +199,26 @@ def _seen_from(variable: str, dimension: str, scales: dict[str, Any]) -> str:
 
 
 def _name_as_the_library(content: FileContent) -> None:
-    """Gives variables the names that the NetCDF library shows."""
-    new = {}
-    for name in content.fields:
-        group, mark, own = name.rpartition("/")
-        shown = group + mark + own.removeprefix(_NO_COORDINATE)
-        if shown != name and shown not in content.fields and "@" not in name:
-            new[name] = shown
-    for name, shown in new.items():
-        content.add(renamed(content.fields.pop(name), shown))
-    if new:
-        for label, fact in list(content.facts.items()):
-            if fact.owner in new:
-                del content.facts[label]
-                content.add_fact(replace(fact, owner=new[fact.owner]))
+    """Gives variables the names that the NetCDF library shows, with all that is said of them."""
+    taken = set(content.fields)
+
+    def shown(name: str) -> str:
+        # Also of a member of a compound variable, and of an attribute.
+        path, mark, attribute = name.partition("@")
+        group, slash, own = path.rpartition("/")
+        new = group + slash + own.removeprefix(_NO_COORDINATE)
+        return name if new in taken else new + mark + attribute
+
+    if not any(shown(name) != name for name in (*content.fields, *(f.owner for f in content.facts.values()))):
+        return
+    for name in list(content.fields):
+        if (new := shown(name)) != name:
+            content.add(renamed(content.fields.pop(name), new))
+    for label, fact in list(content.facts.items()):
+        if (owner := shown(fact.owner)) != fact.owner:
+            del content.facts[label]
+            content.add_fact(replace(fact, owner=owner))
+    content.skipped[:] = [(shown(name), *why) for name, *why in content.skipped]
 
 
 def _mark_books(content: FileContent, scales: dict[str, Any]) -> None:

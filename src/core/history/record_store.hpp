@@ -42,7 +42,7 @@ class RecordStore {
     // Ordinals of the differences of this record, on this tier and the next, and of the record that
     // it is against; ascending.
     [[nodiscard]] std::vector<std::uint32_t> ordinals() const;
-    // Where a difference is. Error: not_found.
+    // Where a difference is. Error: damaged: no journal names it.
     [[nodiscard]] Result<DifferencePlace> locate(std::uint32_t ordinal) const;
     // A file of differences, of these ordinals, that was changed after the last line of the journal
     // that names it, or that is not the one which the journal names; nullopt: none. A journal is

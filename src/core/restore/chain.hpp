@@ -45,7 +45,8 @@ class RecordChain {
     RecordChain(Locate locate, int threads);
     ~RecordChain();
 
-    // Errors, of all below: not_found: a difference is not there; damaged. The text names the file.
+    // Errors, of all below: not_found: only chunks of it are left; damaged, also where a file is
+    // missing. The text names the file.
     Result<std::shared_ptr<DifferenceFile>> open(std::uint32_t ordinal);
     Result<StepMap> map(std::uint32_t ordinal);
     // With the runs of one segment alone (none where there is no such segment): it opens only the

@@ -9,10 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import twinrun
 from twinrun import golden
 from twinrun.formats import open_file
+from twinrun.formats.facts import Fact
+from twinrun.formats.facts_between import equal_between, texts_apart
 
 netCDF4 = pytest.importorskip("netCDF4")
 h5py = pytest.importorskip("h5py")
@@ -270,6 +274,78 @@ def test_numbers_of_json_have_no_type(tmp_path: Path) -> None:
     assert differing(a, same) == []
     other = zarr_store(tmp_path / "other.zarr", ["x", "y"], scale_factor=0.25, n=4, units="m")
     assert differing(a, other) == ["T@n", "T@scale_factor", "T@units"]
+
+
+@pytest.mark.parametrize(
+    ("stored", "equal", "others"),
+    [
+        (np.array([[1.0, 2.0], [3.0, 4.0]]), [[1, 2], [3, 4]], [[1, 2, 3, 4], [[1, 3], [2, 4]], [[1, 2, 3, 4]]]),
+        (np.array([[b"a", b"bc"]], "S2"), [["a", "bc"]], [["a", "bc"], [["a"], ["bc"]], "abc"]),
+        (np.array([1.5]), 1.5, ["1.5", [1.5, 1.5], True]),
+        (np.True_, True, [False, 1, "True", [True, True]]),
+        (np.array([True, False]), [True, False], [[1, 0], [False, True]]),
+        (np.array([np.nan, np.inf]), [float("nan"), float("inf")], [[float("inf"), float("nan")]]),
+        (np.array([2**53 + 1]), 2**53 + 1, [2**53, float(2**53)]),
+    ],
+)  # fmt: skip
+def test_shapes_and_types_of_attributes_count(
+    tmp_path: Path, stored: Any, equal: Any, others: list[Any]
+) -> None:
+    """Between HDF5, which has arrays of any shape, and the JSON of Zarr, which has lists in lists."""
+    a = tmp_path / "a.h5"
+    with h5py.File(a, "w") as file:
+        file["T"] = VALUES
+        file["T"].attrs["v"] = stored
+    for number, value in enumerate([equal, *others]):
+        b = zarr_store(tmp_path / f"{number}.zarr", ["x", "y"], v=value)
+        for one, other in ((a, b), (b, a)):
+            labels = [d.label for d in twinrun.compare(one, other).attributes]
+            assert ("T@v" in labels) == (number != 0), value
+
+
+def test_dates_in_attributes(tmp_path: Path) -> None:
+    """Their types have brackets: a text of a type is no shape."""
+    dates = np.arange("2000-01-01", "2002-09-27", dtype="M8[D]").astype("M8[ns]")
+    for name, last in (("a", 0), ("b", 1)):
+        changed = dates.copy()
+        changed[-1] += np.timedelta64(last, "D")
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file["T"] = VALUES
+            file["T"].attrs["when"] = changed.astype(h5py.opaque_dtype(changed.dtype))
+    a = tmp_path / "a.h5"
+    (found,) = twinrun.compare(a, tmp_path / "b.h5").attributes
+    assert found.label == "T@when" and found.a != found.b
+    b = zarr_store(tmp_path / "c.zarr", ["x", "y"], when="2000-01-01")
+    for one, other in ((a, b), (b, a)):
+        assert [d.label for d in twinrun.compare(one, other).attributes] == ["T@when"]
+
+
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary()
+ARRAYS = st.sampled_from(
+    ["f8", "f4", "i8", "u1", "b1", "c8", "S3", "U2", "M8[ns]", "m8[25s]", "O", "V3"]
+).map(lambda kind: np.zeros(2, kind))
+VALUES_OF_FACTS = st.recursive(PLAIN | ARRAYS, lambda inner: st.lists(inner, max_size=3), max_leaves=6)
+
+
+@given(VALUES_OF_FACTS, VALUES_OF_FACTS)
+def test_values_of_all_kinds(x: object, y: object) -> None:
+    """None ends in an error, each equals itself, and no two are shown alike."""
+    a, b = Fact.of("T", "v", x), Fact.of("T", "v", y)
+    assert equal_between([a], [a])
+    assert equal_between([a], [b]) == equal_between([b], [a])
+    assert a.identity == b.identity or len({*texts_apart(a, b)}) == 2
+
+
+def test_members_of_a_variable_that_is_no_coordinate(tmp_path: Path) -> None:
+    """A compound variable with the name of a dimension: all that is said of it has that name."""
+    for name, units in (("a", "K"), ("b", "m")):
+        with h5py.File(tmp_path / f"{name}.nc", "w") as file:
+            file.attrs["_NCProperties"] = "version=2,netcdf=4.9.2,hdf5=1.14.2"
+            file["_nc4_non_coord_x"] = np.zeros(3, [("re", "f8"), ("im", "f8")])
+            file["_nc4_non_coord_x"].attrs["units"] = units
+    for given_fields in (None, ["x.re"]):
+        result = twinrun.compare(tmp_path / "a.nc", tmp_path / "b.nc", fields=given_fields)
+        assert result.verdict == "different" and [d.label for d in result.attributes] == ["x@units"]
 
 
 def test_the_rules_of_a_file_are_no_attribute(tmp_path: Path) -> None:
