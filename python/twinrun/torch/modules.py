@@ -28,7 +28,8 @@ from .values import Leaf, differentiates_forward, leaves, same_tensors, tangents
 __all__ = ["ModuleHooks"]
 
 
-_GONE = "there no more"  # what a module took out of a container of its caller
+# What a module took out of a container of its caller, or of what it and the modules below it hold.
+_GONE = "there no more"
 
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # of functions and objects: other ones in each process
@@ -249,7 +250,10 @@ class ModuleHooks:
         if frame.state is not None:
             around = [outer.state for outer in frames[:at] if outer.state is not None]
             states = changed_by(frame.state, around)
-        anew = {id(one.tensor) for one in states if one.counted}
+        anew: set[int | str] = {
+            one.name if one.tensor is None else id(one.tensor) for one in states if one.counted
+        }
+        gone += [one.name for one in states if one.tensor is None]
         for name in (*objects, *tangents[1]):
             recorder.setting(event, name, NOT_LOOKED_INTO, out=True)
         for name in gone:
@@ -271,7 +275,7 @@ class ModuleHooks:
                 self._see_owned(event, w.buffers, "buffer", out=True)
                 seen = {id(one.tensor("buffer")) for one in w.buffers}
             for state in states:
-                if id(state.tensor) not in seen:
+                if state.tensor is not None and id(state.tensor) not in seen:
                     recorder.see_tensor(event, state.name, state.tensor, out=True, role=state.role)
         frames.pop()
         if grads:
@@ -296,14 +300,16 @@ class ModuleHooks:
             if id(t) in given_back:
                 self._recorder.see_twice(event, name, t, given_back[id(t)])
 
-    def _see_uncalled(self, event: Event, w: Watched, prefix: str, since: int, changed: set[int]) -> None:
+    def _see_uncalled(
+        self, event: Event, w: Watched, prefix: str, since: int, changed: set[int | str]
+    ) -> None:
         """Adds what a module holds, and those below it that were not called since. prefix: of names.
-        changed: the ids of tensors that are not what went in any more.
+        changed: the ids of tensors that are not what went in any more, and names where none is any more.
         """
         for role, owned in (("parameter", w.parameters), ("buffer", w.buffers)):
             for one in owned:
                 t = one.tensor(role)
-                if t is not None and id(t) in changed:
+                if f"{prefix}{one.name}" in changed if t is None else id(t) in changed:
                     self._recorder.setting(event, f"{prefix}{one.name}", CHANGED_BEFORE)
                 elif t is not None:
                     self._recorder.see_tensor(event, f"{prefix}{one.name}", t, out=False, role=role)

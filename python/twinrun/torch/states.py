@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -39,13 +39,13 @@ class _Holder(NamedTuple):
 
 
 class Changed(NamedTuple):
-    """A tensor that a forward changed. counted: False where PyTorch does not count writes, so that it may be
-    what it was.
+    """A tensor that a forward changed. tensor: what is there now; None where it was taken out. counted: False
+    where PyTorch does not count writes, so that it may be what it was.
     """
 
     name: str
     role: str
-    tensor: torch.Tensor
+    tensor: torch.Tensor | None
     counted: bool
 
 
@@ -56,7 +56,7 @@ class Subtree:
     module runs.
     """
 
-    __slots__ = ("_keys", "buffers", "has_lazy", "holders", "parameters")
+    __slots__ = ("_layout", "_places", "has_lazy", "holders", "mappings")
 
     def __init__(self, top: Watched, skips: Callable[[torch.nn.Module], bool]) -> None:
         self.holders: list[_Holder] = []
@@ -67,22 +67,23 @@ class Subtree:
                     self.holders.append(_Holder(module._parameters, "parameter", below, w is top))
                 self.holders.append(_Holder(module._buffers, "buffer", below, w is top))
         self.holders.sort(key=lambda holder: holder.role != "parameter")
-        self.parameters = [h.held for h in self.holders if h.role == "parameter"]
-        self.buffers = [h.held for h in self.holders if h.role == "buffer"]
-        self._keys: list[_Place] = []
+        self.mappings = [h.held for h in self.holders]
+        # The places of the last snapshot, and what they follow from.
+        self._places: list[_Place] = []
+        self._layout: tuple[list[tuple[str, ...]], list[bool]] = ([], [])
         # Whether some wait for their module's first input. A model that changes gets new subtrees.
         self.has_lazy = any(_is_lazy(t) for h in self.holders for t in h.held.values() if t is not None)
 
-    def places(self, number: int) -> list[_Place]:
-        """Where tensors are held, in the order of a snapshot that has so many of them."""
-        if len(self._keys) != number:
-            self._keys = [
-                _Place(at, key)
-                for at, holder in enumerate(self.holders)
-                for key, t in holder.held.items()
-                if t is not None
-            ]
-        return self._keys
+    def now(self) -> tuple[list[torch.Tensor], list[_Place]]:
+        """The tensors that are held now, and where. The places are the same object while none has changed."""
+        values = [t for held in self.mappings for t in held.values()]
+        there = [*map(operator.is_not, values, itertools.repeat(None))]
+        # The keys too: one that is taken out and put in again is the last one then.
+        layout = [tuple(held.keys()) for held in self.mappings], there
+        if layout != self._layout:
+            places = [_Place(at, key) for at, keys in enumerate(layout[0]) for key in keys]
+            self._layout, self._places = layout, [*itertools.compress(places, there)]
+        return [*itertools.compress(values, there)], self._places
 
 
 def _below(w: Watched) -> Iterator[Watched]:
@@ -94,26 +95,20 @@ def _below(w: Watched) -> Iterator[Watched]:
 class Snapshot:
     """Which tensors a subtree holds, and how often each was written.
 
-    A buffer is held by a weak reference: a program may put another one in its place, and the memory of the
-    first is free then. A tensor has one weak reference, so the same one is the same tensor. Parameters are
-    held: `torch.utils.swap_tensors` refuses those that have weak references.
+    It holds them, while the forward runs before which it was made: a buffer that the forward puts another one
+    in place of lives until its end. `torch.utils.swap_tensors` refuses tensors that have weak references, and
+    an id may be that of another tensor once the first one is gone.
     """
 
     __slots__ = ("_at", "of", "places", "tensors", "versions")
 
     def __init__(self, of: Subtree) -> None:
         self.of = of
-        tensors: list[Any] = [t for held in of.parameters for t in held.values() if t is not None]
-        buffers = [t for held in of.buffers for t in held.values() if t is not None]
+        self.tensors, self.places = of.now()
         try:
-            count = _version if of.has_lazy else _version_of
-            versions = [*map(count, tensors), *map(count, buffers)]
+            self.versions = [*map(_version if of.has_lazy else _version_of, self.tensors)]
         except Exception:  # inference tensors have none
-            versions = [*map(_version, tensors), *map(_version, buffers)]
-        if buffers:
-            tensors += map(weakref.ref, buffers)
-        self.tensors, self.versions = tensors, versions
-        self.places = of.places(len(tensors))
+            self.versions = [*map(_version, self.tensors)]
         # The numbers of tensors, by what holds them and by themselves.
         # None until a module below has changed something.
         self._at: tuple[dict[tuple[int, str], int], dict[int, list[int]]] | None = None
@@ -121,22 +116,36 @@ class Snapshot:
     def is_as(self, other: Snapshot) -> bool:
         """Whether nothing has changed between two snapshots of a subtree, as far as PyTorch counts."""
         return (
-            len(self.tensors) == len(other.tensors)
+            (self.places is other.places or self.places == other.places)
             and self.versions == other.versions
             and all(map(operator.is_, self.tensors, other.tensors))
             and (not self.versions or min(self.versions) >= 0)
         )
 
-    def take_over(self, before: Snapshot, after: Snapshot, changes: Sequence[tuple[int | None, int]]) -> None:
+    def take_over(
+        self,
+        before: Snapshot,
+        after: Snapshot,
+        changes: Sequence[tuple[int | None, int]],
+        gone: Sequence[_Place],
+    ) -> None:
         """Takes changes that a module below made for no changes of this module.
 
-        before, after: of that module. changes: numbers there, before and after.
+        before, after: of that module. changes: numbers there, before and after. gone: places there that hold
+        nothing any more.
         """
+        if gone:
+            left = {(id(before.of.mappings[place.number]), place.key) for place in gone}
+            stay = [(id(self.of.mappings[place.number]), place.key) not in left for place in self.places]
+            self.places = [*itertools.compress(self.places, stay)]
+            self.tensors = [*itertools.compress(self.tensors, stay)]
+            self.versions = [*itertools.compress(self.versions, stay)]
+            self._at = None
         if self._at is None:
             by_holder: dict[tuple[int, str], int] = {}
             by_tensor: dict[int, list[int]] = {}
             for n, (place, t) in enumerate(zip(self.places, self.tensors, strict=True)):
-                by_holder[id(self.of.holders[place.number].held), place.key] = n
+                by_holder[id(self.of.mappings[place.number]), place.key] = n
                 by_tensor.setdefault(id(t), []).append(n)
             self._at = by_holder, by_tensor
         by_holder, by_tensor = self._at
@@ -145,14 +154,14 @@ class Snapshot:
             if old is not None and before.tensors[old] is tensor:
                 # It may be held by several modules.
                 numbers = by_tensor.get(id(tensor), [])
-                same = [n for n in numbers if self.versions[n] == before.versions[old]]
+                same = [n for n in numbers if self._is(n, before, old)]
             else:
                 place = after.places[new]
-                held = id(after.of.holders[place.number].held), place.key
+                held = id(after.of.mappings[place.number]), place.key
                 at = by_holder.get(held)
                 if at is None:
-                    if old is None and held[0] in {id(h.held) for h in self.of.holders}:  # it is new
-                        number = next(i for i, h in enumerate(self.of.holders) if id(h.held) == held[0])
+                    number = next((i for i, m in enumerate(self.of.mappings) if id(m) == held[0]), None)
+                    if old is None and number is not None:  # it is new
                         by_holder[held] = at = len(self.tensors)
                         self.places = [*self.places, _Place(number, place.key)]
                         self.tensors.append(tensor)
@@ -179,9 +188,10 @@ def _version(t: torch.Tensor) -> int:
 
 
 def changed_by(before: Snapshot, above: Sequence[Snapshot]) -> list[Changed]:
-    """What changed since a snapshot, each tensor once, as far as PyTorch counts writes: those through `.data`
-    are not counted. Of what it counts no writes, as tensors that were made in inference mode, all buffers,
-    and the parameters of the module itself, are given.
+    """What changed since a snapshot, each tensor once, and each place that holds none any more.
+
+    As far as PyTorch counts writes: those through `.data` are not counted. Of what it counts no writes, as
+    tensors that were made in inference mode, all buffers, and the parameters of the module itself, are given.
 
     above: the snapshots of the modules that it runs in. They take these changes for none of their own.
     """
@@ -190,9 +200,12 @@ def changed_by(before: Snapshot, above: Sequence[Snapshot]) -> list[Changed]:
         return []
     if after.places is before.places:
         pairs: list[tuple[int | None, int]] = [(n, n) for n in range(len(after.tensors))]
+        gone: list[_Place] = []
     else:
         known = {place: n for n, place in enumerate(before.places)}
         pairs = [(known.get(place), n) for n, place in enumerate(after.places)]
+        still = set(after.places)
+        gone = [place for place in before.places if place not in still]
     # A module that had no values yet makes them before it runs.
     lazy = {
         before.of.holders[place.number].below
@@ -215,12 +228,16 @@ def changed_by(before: Snapshot, above: Sequence[Snapshot]) -> list[Changed]:
             changes.append((old, new))
         elif holder.role == "parameter" and not holder.own:
             continue
-        tensor = t() if type(t) is weakref.ref else t
-        if tensor is None or tensor.is_meta:
-            continue
-        name = f"{holder.below}.{place.key}".lstrip(".")
-        found.setdefault(id(tensor), Changed(name, holder.role, tensor, counted))
-    if changes:
+        if not t.is_meta:
+            found.setdefault(id(t), Changed(_name(holder, place), holder.role, t, counted))
+    holders = before.of.holders
+    gone = [place for place in gone if holders[place.number].below not in lazy]
+    if changes or gone:
         for one in above:
-            one.take_over(before, after, changes)
-    return list(found.values())
+            one.take_over(before, after, changes, gone)
+    removed = [(holders[place.number], place) for place in gone]
+    return [*found.values(), *(Changed(_name(h, place), h.role, None, True) for h, place in removed)]
+
+
+def _name(holder: _Holder, place: _Place) -> str:
+    return f"{holder.below}.{place.key}".lstrip(".")

@@ -177,6 +177,104 @@ def test_each_change_comes_out_of_the_innermost_module_that_made_it(tmp_path: Pa
     assert outputs(write=first, after=other) == {**nothing, "0": ["inner.center"], "0.inner": ["seen"]}
 
 
+def removes(name: str, way: str) -> Callable[..., None]:
+    def write(module: nn.Module, *_: Any) -> None:
+        if way == "del":
+            delattr(module, name)
+        else:
+            setattr(module, name, None)
+
+    return write
+
+
+@pytest.mark.parametrize("level", ["modules", "ops"])
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", ["seen", "center"])
+@pytest.mark.parametrize("way", ["del", "none"])
+@pytest.mark.parametrize("by", ["write", "after"])
+def test_what_a_module_takes_out_comes_out_of_it(
+    level: str, training: bool, name: str, way: str, by: str, tmp_path: Path
+) -> None:
+    def run(path: Path) -> None:
+        model, counted = nn.Sequential(Outer()).train(training), itertools.count()
+
+        def change(_: float) -> None:
+            if next(counted) == LAST and path.name == "b":
+                setattr(model[0].inner if by == "write" else model[0], by, removes(name, way))
+
+        amounts(model, path, change, level=level)
+
+    result = found(tmp_path, run)
+    path, told = ("0.inner", name) if by == "write" else ("0", f"inner.{name}")
+    first = result.first_divergence
+    assert first is not None and str(first.site) == f"iteration {LAST}, forward of {path}"
+    assert first.reason == "operation" and told in [v.name for v in first.values]
+    gone = [
+        (e.module, v.name)
+        for e in events_of(tmp_path / "b", LAST)
+        for v in e.values
+        if v.out and v.role == "setting"
+    ]
+    assert gone == [(path, told)]
+
+
+def test_what_is_taken_out_of_a_module_that_is_not_called(tmp_path: Path) -> None:
+    model = nn.Sequential(Outer())
+    model[0].after = lambda _: setattr(model[0].bank, "queue", None)
+    amounts(model, tmp_path / "a", lambda _: None)
+    of = {
+        i: sorted((v.name, v.out, v.role) for v in e.values if v.name == "bank.queue")
+        for i in range(2)
+        for e in events_of(tmp_path / "a", i)
+        if e.module == "0"
+    }
+    assert of == {0: [("bank.queue", False, "setting"), ("bank.queue", True, "setting")], 1: []}
+
+
+@pytest.mark.parametrize("way", ["again", "rename", "none"])
+def test_names_are_those_of_now(way: str, tmp_path: Path) -> None:
+    """As many tensors as before, in another order or under other names."""
+
+    class Moves(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            for name in "abc":
+                self.register_buffer(name, None if name == "c" else torch.zeros(4))
+
+        amount = 1.0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            old = self.a
+            if way == "again":
+                del self.a
+                self.register_buffer("a", old + self.amount)
+            elif way == "rename":  # the tensors are the same ones
+                del self.a
+                self.register_buffer("d", old)
+            else:
+                self.a, self.c = None, old
+            return x
+
+    model = nn.Sequential(Moves()).eval()
+    with twinrun.torch.trace(model, tmp_path / "a") as trace:
+        model(torch.ones(3, 4))
+        trace.step()
+    told = [
+        (v.name, v.role)
+        for e in events_of(tmp_path / "a")
+        for v in e.values
+        if v.out and e.module == "0" and v.role != "value"
+    ]
+    assert (
+        sorted(told)
+        == {
+            "again": [("a", "buffer")],
+            "rename": [("a", "setting"), ("d", "buffer")],
+            "none": [("a", "setting"), ("c", "buffer")],
+        }[way]
+    )
+
+
 def test_state_that_two_modules_hold_comes_out_once(tmp_path: Path) -> None:
     model = nn.Sequential(Keeps(), Keeps()).eval()
     model[1].seen = model[0].seen
@@ -276,17 +374,30 @@ def test_lazy_modules_make_no_changes(tmp_path: Path) -> None:
         ]
 
 
-def test_a_buffer_lives_no_longer_than_without_a_trace(tmp_path: Path) -> None:
+def test_a_buffer_that_is_replaced_lives_until_the_forward_ends(tmp_path: Path) -> None:
     class Replaces(Keeps):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            before = weakref.ref(self.seen)
+            before.append(weakref.ref(self.seen))
             self.seen = self.seen + 1
-            dead.append(before() is None)
             return x
 
-    dead: list[bool] = []
-    amounts(nn.Sequential(Replaces()).eval(), tmp_path / "a", lambda _: None)
-    assert dead == [True] * (LAST + 1)
+    before: list[Any] = []
+    dead: list[Any] = []
+    amounts(nn.Sequential(Replaces()).eval(), tmp_path / "a", lambda _: dead.append([b() for b in before]))
+    assert dead == [[None] * n for n in range(LAST + 1)]
+
+
+@pytest.mark.parametrize("name", ["seen", "center"])
+def test_a_forward_may_swap_tensors(name: str, tmp_path: Path) -> None:
+    def swap(module: Keeps, y: torch.Tensor) -> None:
+        new = (getattr(module, name) + 1.0).add_(1.0)
+        new = nn.Parameter(new, requires_grad=False) if name == "center" else new
+        torch.utils.swap_tensors(getattr(module, name), new)
+
+    model = nn.Sequential(Keeps()).eval()
+    model[0].write = swap
+    amounts(model, tmp_path / "a", lambda _: None)
+    assert getattr(model[0], name).tolist() == [2.0 * (LAST + 1)] * 4
 
 
 def test_any_changes_are_those_of_the_module_that_made_them() -> None:
@@ -308,10 +419,15 @@ def test_any_changes_are_those_of_the_module_that_made_them() -> None:
         def writes(by: int, done: dict = done, modules: list = modules) -> None:
             for _ in range(draws.integers(0, 3)):
                 of, name = int(draws.integers(by, len(modules))), ("seen", "center")[draws.integers(0, 2)]
-                way = (adds, replaces)[draws.integers(0, 2)]
+                way = (adds, replaces, lambda name, _: removes(name, "none"))[draws.integers(0, 3)]
+                if getattr(modules[of], name) is None:
+                    continue
                 with torch.no_grad():
                     way(name, 1.0)(modules[of])
                 done[by].add((of, name))
+                if getattr(modules[of], name) is None:  # what others had written there is nowhere now
+                    for outer in range(by):
+                        done[outer].discard((of, name))
 
         def call(n: int, above: list, watched: list = watched, done: dict = done) -> None:
             before = Snapshot(Subtree(watched[n], lambda _: False))
