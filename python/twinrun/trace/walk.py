@@ -8,7 +8,16 @@ from typing import NamedTuple
 
 from ..errors import Incomparable
 from ..runs.events import KERNELS, Event, Traced
-from ..runs.gaps import NOT_LOOKED_INTO, OF_EACH_RANK, PART, UNWRITTEN, WRITTEN, gap, may_be_alone
+from ..runs.gaps import (
+    CHANGED_BEFORE,
+    NOT_LOOKED_INTO,
+    OF_EACH_RANK,
+    PART,
+    UNWRITTEN,
+    WRITTEN,
+    gap,
+    may_be_alone,
+)
 from .alignment import aligned
 from .result import Around, Origin, Passed, StructureDifference, TraceComparison, ValueDifference
 from .site import Site
@@ -87,8 +96,12 @@ def _filled(v: Traced) -> str:
     return v.name.removeprefix("written.") if v.out and v.name.startswith("written.") else ""
 
 
-def _by_key(e: Event) -> dict[tuple[bool, str, str, int], Traced]:
-    found: dict[tuple[bool, str, str, int], Traced] = {}
+# Of an event, by whether they come out, role, name, and which of those of one name they are.
+_Values = dict[tuple[bool, str, str, int], Traced]
+
+
+def _by_key(e: Event) -> _Values:
+    found: _Values = {}
     for v in e.values:
         again = 0
         while (v.out, v.role, v.name, again) in found:
@@ -97,9 +110,27 @@ def _by_key(e: Event) -> dict[tuple[bool, str, str, int], Traced]:
     return found
 
 
+def _take_changed(ours: _Values, theirs: _Values, found: _Found) -> None:
+    """Takes out what one run alone changed before it was seen. The other run has the tensor of that name:
+    whether the two were the same one is not known.
+    """
+    for values, others in ((ours, theirs), (theirs, ours)):
+        for key in [key for key, v in values.items() if gap(v) == CHANGED_BEFORE]:
+            out, _, name, again = key
+            tensor = next(
+                (k for r in ("parameter", "buffer") if (k := (out, r, name, again)) in others), None
+            )
+            if key not in others and tensor is not None:
+                v = others.pop(tensor)
+                del values[key]
+                found.unknown.append((v, f"{name} was not compared: {CHANGED_BEFORE}"))
+                found.left.append((name, out, CHANGED_BEFORE))
+
+
 def _compared_events(a: Event, b: Event) -> _Found:
     found = _Found([], [], [], [], 0, 0, [])
     ours, theirs = _by_key(a), _by_key(b)
+    _take_changed(ours, theirs, found)
     for key in [*ours, *(k for k in theirs if k not in ours)]:
         one, other = ours.get(key), theirs.get(key)
         v = one or other
@@ -110,9 +141,11 @@ def _compared_events(a: Event, b: Event) -> _Found:
             continue
         if one is None or other is None:
             found.unmatched += 1
-            found.problems.append(f"{v.name} is only in {'a' if other is None else 'b'}")
+            alone = f"{v.name} is only in {'a' if other is None else 'b'}"
+            if alone not in found.problems:  # a name may go in and come out
+                found.problems.append(alone)
             if v.out and v.role in ("parameter", "buffer"):
-                found.lone.append(found.problems[-1])
+                found.lone.append(alone)
         elif one.missing or other.missing:
             # Of a value that only one run digested nothing is known, also not by its form.
             if one.form == other.form or not (one.missing and other.missing):

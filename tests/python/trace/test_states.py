@@ -304,6 +304,46 @@ def test_state_of_a_module_that_is_not_called_comes_out(tmp_path: Path) -> None:
     assert "inputs agree," not in str(first)
 
 
+@pytest.mark.parametrize("by", ["a", "b"])
+@pytest.mark.parametrize("way", ["add", "none"])
+def test_state_of_a_module_that_is_not_called_and_that_one_run_alone_changes(
+    by: str, way: str, tmp_path: Path
+) -> None:
+    """What went in was the same: what comes out differs."""
+
+    class Takes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bank = nn.Linear(4, 4)
+
+        changes = False
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = x @ self.bank.weight
+            with torch.no_grad():
+                if self.changes and way == "add":
+                    self.bank.weight.add_(1.0)
+                elif self.changes:
+                    self.bank.weight = None
+            return y
+
+    for name in ("a", "b"):
+        torch.manual_seed(1)
+        model, counted = nn.Sequential(Takes()), itertools.count()
+
+        def change(_: float, model: Any = model, name: str = name, counted: Any = counted) -> None:
+            model[0].changes = next(counted) == LAST and name == by
+
+        amounts(model, tmp_path / name, change)
+    result = compare_traces(tmp_path / "a", tmp_path / "b")
+    first = result.first_divergence
+    assert first is not None and str(first.site) == f"iteration {LAST}, forward of 0"
+    assert first.reason == "unknown" and {(v.name, v.out) for v in first.values} == {("bank.weight", True)}
+    assert "bank.weight was not compared: what the call changed before it was seen" in str(first)
+    assert "what it takes differs" not in str(result)
+    assert result.problems == [f"iteration {LAST}, forward of 0: bank.weight is only in {by}"]
+
+
 def test_a_change_that_one_run_alone_makes_is_a_problem(tmp_path: Path) -> None:
     def run(path: Path) -> None:
         torch.manual_seed(1)
