@@ -168,6 +168,8 @@ class ModuleHooks:
             self._come_last()
         self.entered = w.called = True
         if phase == "forward":
+            if w.root and position.failed:  # with its closure the step failed: it does not go on
+                position.optimizing = position.failed = False
             while position.frames and position.frames[-1].phase != "forward":
                 position.frames.pop()  # a recomputation that ended early
             if w.root and not any(frame.watched is w for frame in position.frames):  # a model may call itself

@@ -35,7 +35,7 @@ class _Parameter(NamedTuple):
 class _Closure:
     """The closure of a step in the place of the program's own. What it is asked for is that of the program's.
 
-    returned: is called each time that it has returned. calls: how often that was.
+    returned: is called each time that it has returned or raised. calls: how often that was.
     """
 
     def __init__(self, closure: Callable[..., Any], position: Position, returned: Callable[[], None]) -> None:
@@ -44,13 +44,19 @@ class _Closure:
         self.calls = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        position = self._position
         # The model that it runs is no part of the optimizer's own work.
-        self._position.optimizing = False
-        result = self.__wrapped__(*args, **kwargs)
-        self._position.optimizing = True
-        self.calls += 1
-        self._returned()
-        return result
+        position.optimizing = position.failed = False
+        try:
+            return self.__wrapped__(*args, **kwargs)
+        except BaseException:
+            position.failed = True
+            raise
+        finally:
+            # Also where it raises: the optimizer may go on, with the gradients that are there then.
+            position.optimizing = True
+            self.calls += 1
+            self._returned()
 
     def __getattr__(self, name: str) -> Any:
         if name == "__wrapped__":  # not there yet
@@ -79,12 +85,12 @@ class OptimizerHooks:
         self._guard, self._position, self._recorder = guard, position, recorder
         self._replicas, self._ended = replicas, ended
         self._hooks: list[tuple[torch.optim.Optimizer, Any, Any]] = []
-        # The numbers of the calls of the step under way, by the id of their parameter.
-        self._calls: dict[int, int] = {}
+        # Of the step under way, by the label of its optimizer, as its closure may run another step:
+        # the numbers of its calls, by the id of their parameter; and its closure, where it has one.
+        self._calls: dict[str, dict[int, int]] = {}
+        self._closures: dict[str, _Closure] = {}
         # The parameters that an optimizer had last, by its label.
         self._known: dict[str, tuple[list[int], list[_Parameter]]] = {}
-        # Of the step under way, where it has one.
-        self._closure: _Closure | None = None
 
     def attach(self, handles: list[Any]) -> None:
         """Adds the hooks, and what removes them to `handles`."""
@@ -103,8 +109,9 @@ class OptimizerHooks:
 
     def _stepping(self, label: str) -> Callable[..., tuple[tuple, dict] | None]:
         def before(optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
-            self._position.optimizing = True
-            given = self._closure = None
+            self._position.optimizing, self._position.failed = True, False
+            given = None
+            self._closures.pop(label, None)  # of a step that failed
             if self._guard.records():
                 given = self._with_closure(optimizer, label, args, kwargs)
                 with self._guard.work("the optimizer's step"):
@@ -126,9 +133,8 @@ class OptimizerHooks:
         own = kwargs.get("closure") if "closure" in kwargs else args[1] if len(args) > 1 else None
         if not callable(own):
             return None
-        closure = self._closure = _Closure(
-            own, self._position, lambda: self._closure_returned(optimizer, label)
-        )
+        closure = _Closure(own, self._position, lambda: self._closure_returned(optimizer, label))
+        self._closures[label] = closure
         if "closure" in kwargs:
             return args, {**kwargs, "closure": closure}
         return (args[0], closure, *args[2:]), kwargs
@@ -140,18 +146,18 @@ class OptimizerHooks:
 
     def _see_gradients(self, optimizer: torch.optim.Optimizer, label: str) -> None:
         """Adds the gradients that a closure made to what the step takes, in events of their own."""
-        recorder = self._recorder
+        recorder, calls = self._recorder, self._calls.get(label, {})
         with recorder.together():
             for of in self._parameters(optimizer, label):
                 if (gradient := of.parameter.grad) is not None:
-                    call = self._calls.get(id(of.parameter), -1)
+                    call = calls.get(id(of.parameter), -1)
                     event = recorder.event("optimizer", of.path, "", of.operation, call)
                     recorder.see(event, f"{of.name}.grad", gradient, out=False, role="gradient")
 
     def _stepped(self, label: str, last: bool) -> Callable[..., None]:
         def after(optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
-            self._position.optimizing = False
-            closure, self._closure = self._closure, None
+            self._position.optimizing = self._position.failed = False
+            closure = self._closures.pop(label, None)
             if self._guard.records():
                 with self._guard.work("the optimizer's step"):
                     if closure is not None and not closure.calls:  # it took the gradients of before
@@ -180,15 +186,16 @@ class OptimizerHooks:
     def _see(self, optimizer: torch.optim.Optimizer, label: str, *, out: bool) -> None:
         recorder = self._recorder
         if not out:
-            self._calls.clear()
+            self._calls[label] = {}
+        calls = self._calls.setdefault(label, {})
         settings: dict[int, tuple[dict[str, Any], list[Traced]]] = {}  # by the id of a group
         with recorder.together():
             self._see_own(optimizer, label, out=out)
             for of in self._parameters(optimizer, label):
                 name, p, group = of.name, of.parameter, of.group
                 if not out:
-                    self._calls[id(p)] = self._position.new_call()
-                event = recorder.event("optimizer", of.path, "", of.operation, self._calls.get(id(p), -1))
+                    calls[id(p)] = self._position.new_call()
+                event = recorder.event("optimizer", of.path, "", of.operation, calls.get(id(p), -1))
                 if not out:
                     if id(group) not in settings:
                         settings[id(group)] = self._settings(group)
@@ -196,7 +203,7 @@ class OptimizerHooks:
                     event.values.extend(plain)
                     if tensors:
                         recorder.see(event, "settings", tensors, out=False, role="setting")
-                    if p.grad is not None and self._closure is None:
+                    if p.grad is not None and label not in self._closures:
                         recorder.see(event, f"{name}.grad", p.grad, out=False, role="gradient")
                 recorder.see(event, name, p, out=out, role="parameter")
                 self._see_state(event, of, optimizer.state.get(p, {}), out=out)
@@ -206,10 +213,11 @@ class OptimizerHooks:
         own = {k: v for k, v in optimizer.state.items() if not isinstance(k, torch.Tensor)}
         if not own:
             return
+        calls = self._calls[label]
         if not out:
-            self._calls[id(optimizer)] = self._position.new_call()
+            calls[id(optimizer)] = self._position.new_call()
         operation = f"{label}{type(optimizer).__name__}.step of its own state"
-        event = self._recorder.event("optimizer", "", "", operation, self._calls.get(id(optimizer), -1))
+        event = self._recorder.event("optimizer", "", "", operation, calls.get(id(optimizer), -1))
         self._recorder.see(event, "state", own, out=out, role="state")
 
     def _see_state(self, event: Event, of: _Parameter, state: Any, *, out: bool) -> None:

@@ -28,11 +28,11 @@ class Position:
     """Where a training is. Hooks move it; events are numbered by it.
 
     chosen: whether this iteration is traced. touched: whether it has begun. optimizing: whether a step of an
-    optimizer is under way.
+    optimizer is under way. failed: whether its closure raised, so that it may have ended.
     """
 
     __slots__ = (
-        "_calls", "_every", "_iteration", "_start", "chosen", "frames", "microbatch", "optimizing", "touched",
+        "_calls", "_every", "_iteration", "_start", "chosen", "failed", "frames", "microbatch", "optimizing", "touched",
     )  # fmt: skip
 
     def __init__(self, start: int, every: int) -> None:
@@ -40,7 +40,7 @@ class Position:
         self.iteration = start
         self.frames: list[Frame] = []
         self.microbatch = self._calls = 0
-        self.touched = self.optimizing = False
+        self.touched = self.optimizing = self.failed = False
 
     @property
     def iteration(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch", minversion="2.4", reason="needs PyTorch 2.4: make test-torch")
 from torch import nn  # noqa: E402
+from tracer_checks import events_of  # noqa: E402
 
 import twinrun.torch  # noqa: E402
 from twinrun.trace.comparison import compare_traces  # noqa: E402
@@ -146,3 +148,74 @@ def test_a_closure_that_nobody_calls(tmp_path: Path) -> None:
 
     first = found(tmp_path, run).first_divergence
     assert first is not None and [v.name for v in first.values] == ["weight.grad"] and first.reason == "input"
+
+
+class GoesOn(torch.optim.SGD):
+    """Steps also where its closure raises."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        with contextlib.suppress(KeyError):
+            closure()
+        with torch.no_grad():
+            for p in self.param_groups[0]["params"]:
+                p.sub_(p.grad)
+
+
+def test_a_step_that_goes_on_after_its_closure_raised(tmp_path: Path) -> None:
+    model = nn.Linear(4, 2)
+    optimizer = GoesOn(model.parameters(), lr=0.1)
+
+    def closure() -> None:
+        optimizer.zero_grad()
+        model(torch.ones(3, 4)).sum().backward()
+        raise KeyError("own")
+
+    with twinrun.torch.trace(model, tmp_path / "a", optimizer=optimizer, level="ops") as trace:
+        optimizer.step(closure)
+        assert not trace.stopped
+    events = events_of(tmp_path / "a")
+    steps = [e for e in events if e.operation == "GoesOn.step of weight"]
+    told = [[(v.name, v.out) for v in e.values if v.role in ("gradient", "parameter")] for e in steps]
+    assert told == [[("weight", False)], [("weight.grad", False)], [("weight", True)]]
+    # What the optimizer does then is its own work.
+    subtractions = [e for e in events if "sub_" in e.operation]
+    assert [e.phase for e in subtractions] == ["optimizer"] * 2
+
+
+def test_a_training_that_goes_on_after_a_step_raised(tmp_path: Path) -> None:
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def closure() -> None:
+        raise KeyError("own")
+
+    with twinrun.torch.trace(model, tmp_path / "a", optimizer=optimizer, level="ops"):
+        with pytest.raises(KeyError, match="own"):
+            optimizer.step(closure)
+        model(torch.ones(3, 4)).sum().backward()
+        optimizer.step()
+    events = events_of(tmp_path / "a")
+    assert {e.phase for e in events if "linear" in e.operation or "mm" in e.operation} == {
+        "forward",
+        "backward",
+    }
+
+
+def test_a_step_within_the_closure_of_another_one(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    inner = torch.optim.Adam(model[0].parameters(), lr=0.1)
+    outer = torch.optim.SGD(model[1].parameters(), lr=0.1)
+
+    def closure() -> None:
+        model.zero_grad()
+        model(torch.ones(3, 4)).sum().backward()
+        inner.step()
+
+    with twinrun.torch.trace(model, tmp_path / "a", optimizer=[inner, outer]):
+        for _ in range(2):
+            outer.step(closure)
+    for iteration in range(2):
+        steps = [e for e in events_of(tmp_path / "a", iteration) if e.operation == "1.SGD.step of 1.weight"]
+        told = [[(v.name, v.out) for v in e.values if v.role in ("gradient", "parameter")] for e in steps]
+        assert told == [[("1.weight", False)], [("1.weight.grad", False)], [("1.weight", True)]]
+        assert len({e.call for e in steps}) == 1 and steps[0].call >= 0
