@@ -54,7 +54,7 @@ def test_flat_of_captured_steps_is_an_error(captured: Path, tmp_path: Path, step
 
 def test_flat_names_a_step_that_is_not_there(captured: Path, tmp_path: Path) -> None:
     done = command("restore", captured, tmp_path / "out", "--step", "7", "--flat")
-    assert done.status == 2 and done.err.endswith("has no step 7\n"), done
+    assert done.status == 2 and done.err.endswith("has no step 7; twinrun log lists the steps\n"), done
 
 
 def test_two_runs_do_not_become_one_history(captured: Path, tmp_path: Path) -> None:
