@@ -218,7 +218,7 @@ def _name_as_the_library(content: FileContent) -> None:
         if (owner := shown(fact.owner)) != fact.owner:
             del content.facts[label]
             content.add_fact(replace(fact, owner=owner))
-    content.skipped[:] = [(shown(name), *why) for name, *why in content.skipped]
+    content.skipped[:] = [(shown(name), why) for name, why in content.skipped]
 
 
 def _mark_books(content: FileContent, scales: dict[str, Any]) -> None:
