@@ -171,8 +171,9 @@ def start(tests: type[Scenarios]) -> int:
     parser.add_argument("scenario")
     parser.add_argument("arguments", nargs="*")
     given = parser.parse_args()
+    # Ranks of a job that was ended may write a file more while the folder is removed.
     with tempfile.TemporaryDirectory(
-        prefix=tests.prefix, dir=os.environ.get("TWINRUN_TEST_FOLDER")
+        prefix=tests.prefix, dir=os.environ.get("TWINRUN_TEST_FOLDER"), ignore_cleanup_errors=True
     ) as folder:
         inner = Path(folder) / "run"
         inner.mkdir()
