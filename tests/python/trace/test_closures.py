@@ -11,23 +11,11 @@ import pytest
 
 torch = pytest.importorskip("torch", minversion="2.4", reason="needs PyTorch 2.4: make test-torch")
 from torch import nn  # noqa: E402
-from tracer_checks import events_of  # noqa: E402
+from tracer_checks import events_of, found  # noqa: E402
 
 import twinrun.torch  # noqa: E402
-from twinrun.trace.comparison import compare_traces  # noqa: E402
-from twinrun.trace.result import TraceComparison  # noqa: E402
 
 LAST = 3
-
-
-def found(folder: Path, run: Callable[[Path], None]) -> TraceComparison:
-    """The comparison of a run with another one that changes its last iteration. The same run twice agrees."""
-    for name in ("a", "again", "b"):
-        torch.manual_seed(1)
-        run(folder / name)
-    again = compare_traces(folder / "a", folder / "again")
-    assert (again.verdict, again.problems) == ("same", [])
-    return compare_traces(folder / "a", folder / "b")
 
 
 def closures(

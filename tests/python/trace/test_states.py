@@ -15,13 +15,12 @@ import pytest
 torch = pytest.importorskip("torch", minversion="2.4", reason="needs PyTorch 2.4: make test-torch")
 from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
-from tracer_checks import events_of  # noqa: E402
+from tracer_checks import events_of, found  # noqa: E402
 
 import twinrun.torch  # noqa: E402
 from twinrun.torch.model import Watched  # noqa: E402
 from twinrun.torch.states import Snapshot, Subtree, changed_by  # noqa: E402
 from twinrun.trace.comparison import compare_traces  # noqa: E402
-from twinrun.trace.result import TraceComparison  # noqa: E402
 
 LAST = 3
 
@@ -80,16 +79,6 @@ def amounts(model: nn.Module, path: Path, change: Callable[[float], None], **opt
             change(2.0 if i == LAST and path.name == "b" else 1.0)
             model(x)
             trace.step()
-
-
-def found(folder: Path, run: Callable[[Path], None]) -> TraceComparison:
-    """The comparison of a run with another one that changes its last iteration. The same run twice agrees."""
-    for name in ("a", "again", "b"):
-        torch.manual_seed(1)
-        run(folder / name)
-    again = compare_traces(folder / "a", folder / "again")
-    assert (again.verdict, again.problems) == ("same", [])
-    return compare_traces(folder / "a", folder / "b")
 
 
 def adds(name: str, amount: float) -> Callable[..., None]:
