@@ -30,7 +30,7 @@ DeviceStatus failure(ErrorCode code, int device, const std::string& text) {
     return status;
 }
 
-const char* const kNames[kFunctions + 1] = {
+constexpr const char* kNames[kFunctions + 1] = {
     "versions",     "count",         "describe",    "free_memory",  "place_of",     "page_locked",
     "allocate",     "allocate_host", "make_stream", "wait_stream",  "make_event",   "record",
     "stream_wait",  "wait_event",    "event_done",  "elapsed",      "copy",         "fill",
@@ -41,6 +41,12 @@ const char* const kNames[kFunctions + 1] = {
     "keep_base",    "move_base",     "scatter",     "pack_library", "pack_scratch", "pack",
     nullptr,
 };
+// A function without a name would be a null pointer in the middle.
+static_assert([] {
+    for (int f = 0; f < kFunctions; ++f)
+        if (kNames[f] == nullptr) return false;
+    return true;
+}());
 
 namespace {
 
