@@ -12,6 +12,7 @@
 
 #include "base/checksum.hpp"
 #include "base/utf8.hpp"
+#include "history/record_residues.hpp"
 #include "metadata/verify.hpp"
 #include "shared.hpp"
 #include "sketch/build.hpp"
@@ -271,6 +272,13 @@ void define_metadata(nb::module_& m) {
                  new (self) PyMetadata{std::move(file)};
              })
         .def_prop_ro("path", [](const PyMetadata& self) { return self.file->path(); })
+        .def_prop_ro("bytes_elsewhere", [](const PyMetadata& self) { return self.file->elsewhere().size(); })
+        .def(
+            "read_residues_from",
+            [](PyMetadata& self, std::shared_ptr<RecordStore> record, std::int64_t step) {
+                read_residues_from(std::move(record), step, *self.file);
+            },
+            "record"_a, "step"_a)
         .def_prop_ro("step", [](const PyMetadata& self) { return self.file->directory().step; })
         .def_prop_ro("rank", [](const PyMetadata& self) { return self.file->directory().rank; })
         .def_prop_ro("status", [](const PyMetadata& self) { return self.file->directory().status; })

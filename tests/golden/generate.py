@@ -47,6 +47,7 @@ from twinrun_spec.metadata import (  # noqa: E402
     Place,
 )
 
+RESIDUES = SECTIONS_OF[1].index("residues")
 MTIME = 1_700_000_000_000_000_000
 
 
@@ -102,9 +103,11 @@ def encode_directory(d: Draft) -> bytes:
     return out + b"".join(encode_field(f, d.version) for f in d.fields) + d.directory_tail
 
 
-def encode(d: Draft, alignment: int = PAGE_BYTES, shared: bool = False) -> bytes:
+def encode(d: Draft, alignment: int = PAGE_BYTES, shared: bool = False, apart: bool = False) -> bytes:
     """alignment: of sections; 8 is the least that is allowed. shared: sections shorter than a page share pages, and sums come
-    last, as in files that twinrun writes; earlier ones began a page with each section and field (4096)."""
+    last, as in files that twinrun writes; earlier ones began a page with each section and field (4096). apart: shared, with the
+    residues of all fields behind their other sections, as twinrun does now."""
+    shared = shared or apart
 
     def up(n: int, to: int = alignment) -> int:
         return -(-n // to) * to
@@ -130,6 +133,8 @@ def encode(d: Draft, alignment: int = PAGE_BYTES, shared: bool = False) -> bytes
             last.append((f.places[4], contents[4]))
             contents = [*contents[:4], b""]
         for place, content in zip(f.places, contents, strict=True):
+            if apart and place is f.places[RESIDUES]:
+                continue
             own = alignment if not shared or len(content) >= PAGE_BYTES else 8
             end = up(end, own)
             place.offset, place.length = end, len(content)
@@ -138,6 +143,14 @@ def encode(d: Draft, alignment: int = PAGE_BYTES, shared: bool = False) -> bytes
         for place, content in zip(f.places, contents, strict=True):
             put_sums(place, content)
         end = end if shared else up(end)
+    if apart:
+        end = up(end, 64)
+        for f, contents in zip(d.fields, d.contents, strict=True):
+            place, content = f.places[RESIDUES], contents[RESIDUES]
+            is_large = len(content) >= PAGE_BYTES
+            place.offset, place.length = up(end) if is_large else end, len(content)
+            parts[place.offset] = parts.get(place.offset, b"") + content
+            end = up(place.offset + len(content), PAGE_BYTES if is_large else 64)
     for place, content in last:
         end = up(end)
         place.offset, place.length = end, len(content)
@@ -672,6 +685,7 @@ def all_files() -> dict[str, bytes]:
         files[f"v1/{name}.twm"] = encode(draft, 8 if name == "packed" else PAGE_BYTES)
     for name in ("mixed", "small"):
         files[f"v1/{name}_shared.twm"] = encode(drafts[name], shared=True)
+    files["v1/small_apart.twm"] = encode(drafts["small"], apart=True)
     base = copy.deepcopy(drafts["packed"])
     base.data_files[0].path = "../v1/values.bin"
     drafts, data = good_sums()
@@ -679,6 +693,7 @@ def all_files() -> dict[str, bytes]:
     for name, draft in drafts.items():
         files[f"v2/{name}.twm"] = encode(draft, 8)
         files[f"v2/{name}_shared.twm"] = encode(draft, shared=True)
+    files["v2/placed_apart.twm"] = encode(drafts["placed"], apart=True)
     base_of_sums = copy.deepcopy(drafts["small"])
     base_of_sums.data_files[0].path = "../v2/values.bin"
     drafts, data = good_exact()
@@ -686,6 +701,7 @@ def all_files() -> dict[str, bytes]:
     for name, draft in drafts.items():
         files[f"v3/{name}.twm"] = encode(draft, 8)
         files[f"v3/{name}_shared.twm"] = encode(draft, shared=True)
+    files["v3/exact_apart.twm"] = encode(drafts["exact"], apart=True)
     base_of_exact = copy.deepcopy(drafts["exact"])
     base_of_exact.data_files[0].path = "../v3/values.bin"
     drafts, data = good_words()
@@ -693,6 +709,7 @@ def all_files() -> dict[str, bytes]:
     for name, draft in drafts.items():
         files[f"v4/{name}.twm"] = encode(draft, 8)
         files[f"v4/{name}_shared.twm"] = encode(draft, shared=True)
+    files["v4/words_apart.twm"] = encode(drafts["words"], apart=True)
     base_of_words = copy.deepcopy(drafts["words"])
     base_of_words.data_files[0].path = "../v4/values.bin"
     manifest = {}

@@ -217,6 +217,7 @@ class HistorySubject(Subject):
         folder, files = self._files[place]
         if files.difference is not None:
             assert step is not None
+            metadata.read_residues_from(self._record(rank), step)
             for ref in refs:
                 if ref.items:  # a record has no segment for a field without elements
                     ref.extents, ref.recorded = None, (self._record(rank), step)

@@ -228,6 +228,9 @@ def _verify_recorded(
             except TwinrunError:  # which is a problem already
                 continue
             try:
+                if metadata.bytes_elsewhere:  # residues, which are in the record
+                    metadata.read_residues_from(record, step.step)
+                    metadata.verify()
                 found = _changed_fields(metadata, record, step.step, threads)
             except TwinrunError as e:
                 found = [str(e)]

@@ -196,7 +196,9 @@ def parse(raw: bytes) -> Metadata:
     if version not in VERSIONS:
         raise FormatError(f"version {version}, this reader knows {', '.join(map(str, VERSIONS))}")
     if file_bytes != len(raw):
-        raise FormatError(f"it should have {file_bytes} bytes and has {len(raw)}")
+        raise FormatError(
+            f"it should have {file_bytes} bytes and has {len(raw)}: residues may be in its record"
+        )
     if length > LARGEST_DIRECTORY or HEADER_BYTES + length > len(raw):
         raise FormatError("the directory lies outside the file")
     body = raw[HEADER_BYTES : HEADER_BYTES + length]
@@ -214,8 +216,23 @@ def parse(raw: bytes) -> Metadata:
     return metadata
 
 
-def parse_file(path: str | os.PathLike[str]) -> Metadata:
-    return parse(Path(path).read_bytes())
+def parse_file(path: str | os.PathLike[str], residues: bytes = b"") -> Metadata:
+    """residues: of a step's metadata that are in a record: Record.read_file(ordinal, "rank-R.residues")."""
+    raw = Path(path).read_bytes()
+    return parse(join(raw, residues) if residues else raw)
+
+
+def join(raw: bytes, residues: bytes) -> bytes:
+    """The whole metadata file of which a record has the residues."""
+    if len(raw) < HEADER_BYTES:
+        raise FormatError("it ends within its header")
+    # zeros in place of residues, anywhere: the directory says where they belong
+    size = struct.unpack_from("<Q", raw, 16)[0]
+    if size != len(raw) + len(residues):
+        raise FormatError(f"it should have {size} bytes and has {len(raw) + len(residues)}, with residues")
+    places = [f.places[SECTIONS.index("residues")] for f in parse(raw + bytes(len(residues))).fields]
+    begin = min((place.offset for place in places if place.length), default=len(raw))
+    return raw[:begin] + residues + raw[begin:]
 
 
 def _parse_field(cursor: Cursor, metadata: Metadata) -> Field:
@@ -373,13 +390,15 @@ def _check_content(metadata: Metadata, f: Field) -> list[str]:
     return problems
 
 
-def verify(path: str | os.PathLike[str], elements: dict[str, bytes] | None = None) -> list[str]:
+def verify(
+    path: str | os.PathLike[str], elements: dict[str, bytes] | None = None, residues: bytes = b""
+) -> list[str]:
     """What is wrong with a metadata file and its data; empty: everything equals what the data gives.
 
-    elements: for fields without extents, their items packed densely, by field name.
+    elements: for fields without extents, their items packed densely, by field name. residues: as for parse_file.
     """
     try:
-        metadata = parse_file(path)
+        metadata = parse_file(path, residues)
     except (FormatError, OSError) as error:
         return [str(error)]
     problems = check_sections(metadata)

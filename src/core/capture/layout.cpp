@@ -94,7 +94,7 @@ Result<std::shared_ptr<const StepLayout>> StepLayout::make(const std::vector<Cap
         layout->pieces[p].bytes = next - layout->pieces[p].offset;
     }
     layout->file_bytes = settings.keep_data ? end : 0;
-    layout->digest_bytes += writer_bytes(layout->fields);
+    layout->digest_bytes += writer_bytes(layout->fields, layout->residues());
     return std::shared_ptr<const StepLayout>(std::move(layout));
 } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory, "not enough memory for the list of fields"};

@@ -46,6 +46,10 @@ struct StepLayout {
     bool recorded = false;  // data is stored as differences
     bool shared = false;    // data goes to a file of several ranks
 
+    // Elsewhere: in the difference that a record has of the step.
+    [[nodiscard]] ResiduePlace residues() const {
+        return recorded ? ResiduePlace::elsewhere : ResiduePlace::in_file;
+    }
     // Whether the field's metadata gets data sums. Not for a field that is recorded from a device:
     // its data does not come to the host, and a record has checksums of its own.
     [[nodiscard]] bool sums(std::size_t field) const { return keep_data && !(recorded && on_device[field]); }

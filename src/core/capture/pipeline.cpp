@@ -299,7 +299,10 @@ std::optional<RankStep> Pipeline::finish_files(PendingStep& step) try {
         return std::nullopt;
     }
     ready->files.blocked_seconds = step.blocked_seconds;
-    if (step.layout->recorded) step.image = (*files)->take_image();
+    if (step.layout->recorded) {
+        step.image = (*files)->take_image();
+        step.residues = (*files)->take_residues();
+    }
     if (step.check != nullptr) {
         if (!step.divergence && (step.divergence = step.check->result())) diverged_(*step.divergence);
         if (step.divergence && log_divergence_) ready->files.divergence = describe(*step.divergence);
@@ -329,11 +332,12 @@ void Pipeline::record(PendingStep& step) {
     Result<> recorded = success();
     try {
         recorded = recorder_->record(tiers_, step.place, step.step, *step.layout,
-                                     {step.image.data(), step.on_device}, *step.ready);
+                                     {step.image.data(), step.on_device, &step.residues}, *step.ready);
     } catch (const std::exception&) {
         recorded = out_of_memory();
     }
     step.image = {};
+    step.residues = {};
     step.device_memory.reset();
     if (!recorded) give_up(step, std::move(recorded).error());
 }

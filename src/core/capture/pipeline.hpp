@@ -48,6 +48,7 @@ struct PendingStep {
     std::unique_ptr<StepFiles> files;
     Tiers::Place place;         // valid from add() on
     AlignedBytes image;         // content of the data file, where it is recorded
+    MetadataRest residues;      // that go to the record, too
     std::uint64_t ordinal = 0;  // number of the step among those that all ranks agreed on
     // For each field that is recorded from a device its array there; the other fields are in the
     // image. Set before seal(). Empty: no field is.

@@ -60,7 +60,7 @@ Result<std::unique_ptr<StepFiles>> StepFiles::create(const HistoryWriter& writer
     }
     TWR_TRY(files->metadata_,
             MetadataWriter::create(system, (fs::path(files->folder_) / entry.files.metadata).string(),
-                                   std::move(directory)));
+                                   std::move(directory), files->layout_->residues()));
     return files;
 } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory, "not enough memory to write a step"};

@@ -37,9 +37,10 @@ class StepFiles {
     // Writes the rest of the metadata, and syncs the files under their final names, and the folder.
     // Returns what the journal will say of them.
     Result<RankStep> finish(std::vector<FieldDigests>& digests);
-    // After finish() with a recorded layout: the image, which the caller records in the order of
-    // steps.
+    // After finish() with a recorded layout: the image, and residues that are not in the metadata
+    // file. The caller records both, in the order of steps.
     AlignedBytes take_image() { return std::move(image_); }
+    MetadataRest take_residues() { return metadata_->take_residues(); }
 
     // With a shared layout, these replace finish(): write_digests() first; then the caller writes
     // image() into the shared file; then finish_shared() with the place of this rank's bytes in it.

@@ -15,6 +15,7 @@
 #include "history/gather.hpp"
 #include "history/others.hpp"
 #include "history/part.hpp"
+#include "history/record_residues.hpp"
 #include "history/record_source.hpp"
 #include "sketch/changed_parts.hpp"
 
@@ -312,6 +313,7 @@ Result<OpenPlace> HistoryRun::open(Step step, std::uint32_t rank, const StreamOp
     if (files.files.difference != kNoBase) {
         TWR_TRY(const auto store, record(rank));
         touched = store->changed_file().has_value();
+        read_residues_from(store, *step, *place.metadata);
     } else if (!files.files.data.empty()) {
         TWR_TRY(const auto file, place.metadata->touched_data_file());
         touched = file.has_value();

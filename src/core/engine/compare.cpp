@@ -379,7 +379,8 @@ Result<> run_staged(const FieldSide& a, const FieldSide& b, const CompareOptions
     result.proven = proof.drift();
     result.proven.by_tree = proof.scalars(asked) - proof.scalars(open);
 
-    if (!open.empty() && proof.by_residues()) TWR_CHECK(run_sketches(a, b, proof, open, options, result));
+    const bool by_residues = proof.by_residues() && a.metadata->has_residues() && b.metadata->has_residues();
+    if (!open.empty() && by_residues) TWR_CHECK(run_sketches(a, b, proof, open, options, result));
     if (!open.empty()) {
         if (a.elements == nullptr || b.elements == nullptr)
             return without_elements(a, open, proof, options, result);

@@ -33,11 +33,11 @@ class SketchJob : public SliceJob {
             const SectionPlace& residues = f.place(Section::residues);
             const bool aligned = residues.offset % kDirectAlignment == 0 &&
                                  f.place(Section::fine).offset % kDirectAlignment == 0;
-            const bool cold =
-                cache == CacheUse::direct ||
-                (cache == CacheUse::automatic &&
-                 side.file->file().cached_share(residues.offset, residues.length) < kCachedShare);
-            side.direct = aligned && cold && side.file->file().direct_descriptor() >= 0;
+            const MetadataFile::Place place = side.file->place_of(residues.offset);
+            const bool cold = cache == CacheUse::direct ||
+                              (cache == CacheUse::automatic &&
+                               place.file->cached_share(place.offset, residues.length) < kCachedShare);
+            side.direct = aligned && cold && place.file->direct_descriptor() >= 0;
             storage_ = storage_ || side.direct;
         }
         const std::uint64_t gap = storage_ ? kGapOnStorage : kGapInCache;
@@ -70,9 +70,10 @@ class SketchJob : public SliceJob {
             for (std::uint64_t w = plan_.slices[slice].begin; w < plan_.slices[slice].end; ++w) {
                 for (const Section section : {Section::fine, Section::residues}) {
                     const Pages pages = pages_of(section, plan_.windows[w]);
-                    const SectionPlace& place = side.file->directory().fields[side.field].place(section);
+                    const MetadataFile::Place place =
+                        side.file->place_of(side.file->directory().fields[side.field].place(section).offset);
                     ReadRequest request;
-                    request.file = &side.file->file();
+                    request.file = place.file;
                     request.offset = place.offset + pages.begin;
                     request.at_least = pages.end - pages.begin;
                     request.direct = side.direct;

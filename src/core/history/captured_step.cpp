@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/checksum.hpp"
+#include "history/record_residues.hpp"
 #include "sketch/build.hpp"
 
 namespace twinrun {
@@ -14,6 +15,24 @@ namespace twinrun {
 namespace fs = std::filesystem;
 
 namespace {
+
+// The whole metadata file, with residues that lie elsewhere.
+Result<std::vector<std::byte>> whole_metadata(MetadataFile& metadata) {
+    if (metadata.whole_bytes() > kLargestMetadata)
+        return Error{ErrorCode::damaged, metadata.path() + ": larger than any metadata"};
+    std::vector<std::byte> bytes(metadata.whole_bytes());
+    const std::span<std::byte> all(bytes);
+    const Range& apart = metadata.elsewhere();
+    for (const Range& part : {Range{0, apart.begin}, apart, Range{apart.end, all.size()}}) {
+        if (part.size() == 0) continue;
+        const MetadataFile::Place place = metadata.place_of(part.begin);
+        if (place.file == nullptr)
+            return Error{ErrorCode::damaged,
+                         metadata.path() + ": damaged: truncated: its residues are missing"};
+        TWR_CHECK(place.file->read_at(place.offset, all.subspan(part.begin, part.size())));
+    }
+    return bytes;
+}
 
 // Checks the bytes of fields against their checksums, and that bytes between fields are zero.
 Result<> check_data(const CapturedStep& step, const std::string& where) {
@@ -64,15 +83,15 @@ Result<> check_data(const CapturedStep& step, const std::string& where) {
 }  // namespace
 
 Result<CapturedStep> read_captured(const std::string& source, const std::string& folder,
-                                   const RankFiles& files, RecordStore* store, std::int64_t number) {
+                                   const RankFiles& files, const std::shared_ptr<RecordStore>& store,
+                                   std::int64_t number) {
     CapturedStep step;
     const std::string name = (fs::path(source) / folder / files.metadata).string();
     TWR_TRY(step.metadata, MetadataFile::open(name));
-    TWR_TRY(step.metadata_bytes, read_whole_file(name, kLargestMetadata));
-    if (step.metadata_bytes.size() < kHeaderBytes ||
-        xxh3(std::span(step.metadata_bytes).first(kHeaderBytes)) != files.header_checksum) {
+    if (step.metadata->header_checksum() != files.header_checksum)
         return Error{ErrorCode::damaged, name + ": is not the file that the journal names"};
-    }
+    if (store != nullptr) read_residues_from(store, number, *step.metadata);
+    TWR_TRY(step.metadata_bytes, whole_metadata(*step.metadata));
     const std::string data = (fs::path(source) / folder / files.data).string();
     if (files.shared) {
         TWR_TRY(const auto file, InputFile::open(data));
@@ -90,10 +109,11 @@ Result<CapturedStep> read_captured(const std::string& source, const std::string&
         TWR_TRY(step.data, read_whole_file(data, std::uint64_t{1} << 62));
     } else {
         TWR_TRY(const StepMap map, store->map(number));
-        if (map.directory.files.size() != 1)
-            return Error{ErrorCode::damaged, data + ": is not one file of data"};
+        if (map.directory.files.empty()) return Error{ErrorCode::damaged, data + ": is not one file of data"};
+        TWR_TRY(const auto residues, residue_segment(map.directory, data));
         step.data.resize(map.directory.files[0].bytes);
         for (std::size_t s = 0; s < map.directory.segments.size(); ++s) {
+            if (s == residues) continue;
             const RecordSegment& segment = map.directory.segments[s];
             TWR_CHECK(
                 store->read_segment(map, s, std::span(step.data).subspan(segment.offset, segment.bytes)));

@@ -17,7 +17,7 @@ inline constexpr std::uint64_t kLargestMetadata = std::uint64_t{1} << 40;
 // Content of the files, as the run captured them or as a record restores them.
 struct CapturedStep {
     std::shared_ptr<MetadataFile> metadata;
-    std::vector<std::byte> metadata_bytes;
+    std::vector<std::byte> metadata_bytes;  // of the whole: with residues that are in a record
     std::vector<std::byte> data;
     bool shared = false;       // data is this rank's part of a file of several ranks
     std::uint64_t origin = 0;  // offset of the part in that file; offsets of extents include it
@@ -28,6 +28,7 @@ struct CapturedStep {
 // checksums, those between fields must be zero. Errors: not_found: a field's data is not stored;
 // damaged; those of storage.
 Result<CapturedStep> read_captured(const std::string& source, const std::string& folder,
-                                   const RankFiles& files, RecordStore* store, std::int64_t number);
+                                   const RankFiles& files, const std::shared_ptr<RecordStore>& store,
+                                   std::int64_t number);
 
 }  // namespace twinrun

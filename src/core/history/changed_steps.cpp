@@ -138,8 +138,7 @@ Result<KnownSteps> compare_steps(const History& history, const std::string& sour
                 if (history.settings.record) {
                     TWR_TRY(from, RecordStore::open(source, rank, options.threads));
                 }
-                TWR_TRY(const CapturedStep now,
-                        read_captured(source, step.folder, files, from.get(), step.step));
+                TWR_TRY(const CapturedStep now, read_captured(source, step.folder, files, from, step.step));
                 TWR_TRY(same, within_bounds(now, *store, step.step));
             }
             if (!same) change.changed.push_back(rank_name(rank));

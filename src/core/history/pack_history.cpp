@@ -84,7 +84,7 @@ Result<> pack_history(FileSystem& system, const std::string& source, const std::
             const RankFiles& files = step.ranks[rank];
             if (files.data.empty() || (record->has(step.step) && !known.changes.contains(step.step)))
                 continue;
-            auto read = read_captured(source, step.folder, files, store.get(), step.step);
+            auto read = read_captured(source, step.folder, files, store, step.step);
             if (!read) {
                 return unread_step_error(
                     source, step, std::move(read).error(),

@@ -1,6 +1,7 @@
 #include "history/packed_metadata.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <span>
@@ -30,6 +31,31 @@ Result<> write_file(FileSystem& system, const std::string& path, std::span<const
     return system.rename(temporary, path);
 }
 
+Result<PackedMetadata> written(const std::string& path) {
+    TWR_TRY(const auto file, InputFile::open(path));
+    std::vector<std::byte> header(kHeaderBytes);
+    TWR_CHECK(file->read_at(0, header));
+    return PackedMetadata{file->size(), xxh3(header), {}};
+}
+
+// The step's metadata as it is, without the residues. Earlier versions wrote them between other
+// sections: then they stay in the file.
+Result<PackedMetadata> split_metadata(FileSystem& system, const std::string& path, const CapturedStep& step) {
+    const std::span<const std::byte> whole(step.metadata_bytes);
+    const Range apart = residues_apart(step.metadata->directory(), whole.size());
+    if (apart.size() == 0) {
+        TWR_CHECK(write_file(system, path, whole));
+        return written(path);
+    }
+    std::vector<std::byte> rest(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(apart.begin));
+    rest.insert(rest.end(), whole.begin() + static_cast<std::ptrdiff_t>(apart.end), whole.end());
+    TWR_CHECK(write_file(system, path, rest));
+    TWR_TRY(PackedMetadata packed, written(path));
+    packed.residues.size = apart.size();
+    std::memcpy(packed.residues.bytes.reserve(apart.size()), whole.data() + apart.begin, apart.size());
+    return packed;
+}
+
 // The step's directory for a data file of the rank alone.
 Result<Directory> own_directory(const CapturedStep& step, std::uint32_t rank) {
     Directory directory = step.metadata->directory();
@@ -53,22 +79,19 @@ Result<Directory> own_directory(const CapturedStep& step, std::uint32_t rank) {
 
 }  // namespace
 
-Result<std::vector<std::byte>> copy_metadata(FileSystem& system, const std::string& path,
-                                             const CapturedStep& step) {
-    TWR_CHECK(write_file(system, path, step.metadata_bytes));
-    return step.metadata_bytes;
-}
-
-Result<std::vector<std::byte>> own_metadata(FileSystem& system, const std::string& path,
-                                            const CapturedStep& step, std::uint32_t rank) {
+Result<PackedMetadata> pack_metadata(FileSystem& system, const std::string& path, const CapturedStep& step,
+                                     std::uint32_t rank) {
+    if (!step.shared) return split_metadata(system, path, step);
+    const std::vector<FieldMetadata>& fields = step.metadata->directory().fields;
     constexpr std::uint64_t kPart = 256 * kPageBytes;
     TWR_TRY(Directory directory, own_directory(step, rank));
-    TWR_TRY(const auto writer, MetadataWriter::create(system, path, std::move(directory)));
+    TWR_TRY(const auto writer,
+            MetadataWriter::create(system, path, std::move(directory), ResiduePlace::elsewhere));
     std::vector<std::byte> bytes;
-    for (std::size_t f = 0; f < step.metadata->directory().fields.size(); ++f) {
+    for (std::size_t f = 0; f < fields.size(); ++f) {
         for (std::size_t s = 0; s < kSections; ++s) {
             const auto section = static_cast<Section>(s);
-            const std::uint64_t length = step.metadata->directory().fields[f].place(section).length;
+            const std::uint64_t length = fields[f].place(section).length;
             if (writer->directory().fields[f].place(section).length != length) {
                 return Error{ErrorCode::damaged,
                              step.metadata->path() + ": damaged: a section's length does not fit its fields"};
@@ -81,12 +104,13 @@ Result<std::vector<std::byte>> own_metadata(FileSystem& system, const std::strin
         }
     }
     TWR_CHECK(writer->finish());
-    return read_whole_file(path, kLargestMetadata);
+    TWR_TRY(PackedMetadata packed, written(path));
+    packed.residues = writer->take_residues();
+    return packed;
 }
 
-Result<std::vector<std::byte>> remake_metadata(FileSystem& system, const std::string& path,
-                                               const CapturedStep& step, std::uint32_t rank,
-                                               const std::vector<std::byte>& data) {
+Result<PackedMetadata> remake_metadata(FileSystem& system, const std::string& path, const CapturedStep& step,
+                                       std::uint32_t rank, const std::vector<std::byte>& data) {
     TWR_TRY(Directory directory, own_directory(step, rank));
     // FieldDigests makes new ones
     for (FieldMetadata& field : directory.fields)
@@ -118,7 +142,7 @@ Result<std::vector<std::byte>> remake_metadata(FileSystem& system, const std::st
         TWR_CHECK(digests.write(*writer, f));
     }
     TWR_CHECK(writer->finish());
-    return read_whole_file(path, kLargestMetadata);
+    return written(path);
 }
 
 }  // namespace twinrun

@@ -11,19 +11,20 @@
 
 namespace twinrun {
 
-// Each function writes the file `path`, syncs it (but not its folder), and returns its bytes.
+// Each function writes the file `path`, and syncs it, but not its folder.
+struct PackedMetadata {
+    std::uint64_t bytes = 0;  // of the file
+    std::uint64_t header_checksum = 0;
+    MetadataRest residues;  // which are not in the file; empty: all are
+};
 
-// A copy of the step's metadata.
-Result<std::vector<std::byte>> copy_metadata(FileSystem& system, const std::string& path,
-                                             const CapturedStep& step);
-// For data that was part of a file of several ranks: the same digests and checksums, with extents
-// in a file of the rank.
-Result<std::vector<std::byte>> own_metadata(FileSystem& system, const std::string& path,
-                                            const CapturedStep& step, std::uint32_t rank);
+// The step's digests, checksums and residues; residues not in the file, for the record keeps them.
+// Data that was part of a file of several ranks gets extents in a file of the rank.
+Result<PackedMetadata> pack_metadata(FileSystem& system, const std::string& path, const CapturedStep& step,
+                                     std::uint32_t rank);
 // For a bounded record, whose data differs from the captured data within the tolerance: the same
-// fields, with new digests and checksums of `data`.
-Result<std::vector<std::byte>> remake_metadata(FileSystem& system, const std::string& path,
-                                               const CapturedStep& step, std::uint32_t rank,
-                                               const std::vector<std::byte>& data);
+// fields, with new digests, checksums and residues of `data`, in the file.
+Result<PackedMetadata> remake_metadata(FileSystem& system, const std::string& path, const CapturedStep& step,
+                                       std::uint32_t rank, const std::vector<std::byte>& data);
 
 }  // namespace twinrun

@@ -6,6 +6,7 @@
 
 #include "base/checksum.hpp"
 #include "history/packed_metadata.hpp"
+#include "history/record_residues.hpp"
 #include "restore/chain.hpp"
 
 namespace twinrun {
@@ -91,36 +92,36 @@ Result<PackedStep> RankRecord::add(std::int64_t step, std::uint32_t attempt, Rec
     files.data = new_difference_name(folder.string(), files.rank);
     for (const RecordFile& file : directory.files)
         files.full_bytes += file.bytes;
-    TWR_TRY(const auto recorded, recorder_->record(writer_->system(), (folder / files.data).string(),
-                                                   std::move(directory), image));
+    FileSystem& system = writer_->system();
+    std::vector<ImageSegment> segments(image.begin(), image.end());
+    PackedMetadata metadata;
+    if (captured != nullptr && !settings_.bounded) {
+        TWR_TRY(metadata,
+                pack_metadata(system, name_metadata(folder.string(), files), *captured, files.rank));
+        add_residues(directory, segments, files.rank, metadata.residues);
+    }
+    TWR_TRY(const auto recorded,
+            recorder_->record(system, (folder / files.data).string(), std::move(directory), segments));
+    if (captured != nullptr && settings_.bounded) {
+        TWR_TRY(const auto restored, read_image(recorded.ordinal));
+        TWR_TRY(metadata, remake_metadata(system, name_metadata(folder.string(), files), *captured,
+                                          files.rank, restored));
+    }
+    files.metadata_bytes = metadata.bytes;
+    files.header_checksum = metadata.header_checksum;
     files.data_bytes = recorded.bytes;
     files.difference = recorded.ordinal;
     files.difference_checksum = recorded.header_checksum;
     files.blocked_seconds = blocked_seconds;
-    if (captured != nullptr) TWR_CHECK(write_metadata(folder.string(), *captured, recorded.ordinal, files));
     TWR_CHECK(writer_->system().sync_folder(folder.string()));
     const HistoryWriter::Commit commit{step, done};
     TWR_CHECK(writer_->commit({&commit, 1}));
     return PackedStep{step, files.rank, files.full_bytes, new_version, recorded};
 }
 
-Result<> RankRecord::write_metadata(const std::string& folder, const CapturedStep& captured,
-                                    std::uint32_t ordinal, RankFiles& files) {
-    FileSystem& system = writer_->system();
+std::string RankRecord::name_metadata(const std::string& folder, RankFiles& files) {
     files.metadata = rank_name(files.rank) + ".twm";
-    const std::string name = (fs::path(folder) / files.metadata).string();
-    std::vector<std::byte> metadata;
-    if (settings_.bounded) {
-        TWR_TRY(const auto restored, read_image(ordinal));
-        TWR_TRY(metadata, remake_metadata(system, name, captured, files.rank, restored));
-    } else if (captured.shared) {
-        TWR_TRY(metadata, own_metadata(system, name, captured, files.rank));
-    } else {
-        TWR_TRY(metadata, copy_metadata(system, name, captured));
-    }
-    files.metadata_bytes = metadata.size();
-    files.header_checksum = xxh3(std::span(metadata).first(kHeaderBytes));
-    return success();
+    return (fs::path(folder) / files.metadata).string();
 }
 
 // The bytes that a restore gives for the first file of a difference.

@@ -39,10 +39,8 @@ class RankRecord {
     RankRecord() = default;
     // Chooses the step from which the recorder computes the next difference.
     Result<> choose_base(std::int64_t step);
-    // Writes the step's metadata file, and sets what `files` says of it. ordinal: of the step's
-    // difference.
-    Result<> write_metadata(const std::string& folder, const CapturedStep& captured, std::uint32_t ordinal,
-                            RankFiles& files);
+    // The path of the step's metadata file, whose name `files` gets.
+    [[nodiscard]] static std::string name_metadata(const std::string& folder, RankFiles& files);
     Result<std::vector<std::byte>> read_image(std::uint32_t ordinal);
     RecordSettings settings_;
     std::shared_ptr<RecordStore> parent_;

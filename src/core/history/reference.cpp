@@ -10,6 +10,7 @@
 
 #include "base/checked.hpp"
 #include "base/checksum.hpp"
+#include "history/record_residues.hpp"
 #include "source/tuning.hpp"
 
 namespace twinrun {
@@ -120,7 +121,7 @@ Result<> StepCheck::slice(std::size_t number, const FieldSlices& slices, std::ui
     for (std::size_t k = 0; k < digests.size(); ++k) {
         const std::uint64_t c = first + k;
         bool proven = proof.digests_prove(chunk_digest(kind, check.leaves, check.fine, c), digests[k]);
-        if (!proven && proof.by_residues()) {
+        if (!proven && proof.by_residues() && metadata_->has_residues()) {
             if (reference.empty()) {
                 reference.resize(slices.residue_bytes(slice));
                 auto read = metadata_->read(*check.number, Section::residues, slices.residue_offset(slice),
@@ -248,6 +249,22 @@ Tokens Reference::tokens() const {
     return found;
 }
 
+Result<std::shared_ptr<MetadataFile>> Reference::open_step(const HistoryStep& step) const {
+    const RankFiles& files = step.ranks[rank_];
+    const std::string path = (fs::path(history_.path) / step.folder / files.metadata).string();
+    TWR_TRY(std::shared_ptr<MetadataFile> opened, MetadataFile::open(path));
+    if (opened->header_checksum() != files.header_checksum)
+        return Error{ErrorCode::damaged,
+                     path + ": is not the file that the manifest names: restore the history"};
+    if (opened->elsewhere().size() != 0 && files.difference != kNoBase) {
+        if (record_ == nullptr) {
+            TWR_TRY(record_, RecordStore::open(history_.path, rank_));
+        }
+        read_residues_from(record_, step.step, *opened);
+    }
+    return opened;
+}
+
 std::unique_ptr<StepCheck> Reference::check(std::int64_t number,
                                             const std::vector<FieldMetadata>& fields) const {
     const auto in = [&](const History& history) -> const HistoryStep* {
@@ -255,21 +272,10 @@ std::unique_ptr<StepCheck> Reference::check(std::int64_t number,
                                             [](const HistoryStep& s, std::int64_t n) { return s.step < n; });
         return found == history.steps.end() || found->step != number ? nullptr : &*found;
     };
-    const auto open = [&](const HistoryStep& step) -> Result<std::shared_ptr<MetadataFile>> {
-        const RankFiles& files = step.ranks[rank_];
-        const std::string path = (fs::path(history_.path) / step.folder / files.metadata).string();
-        TWR_TRY(std::shared_ptr<MetadataFile> opened, MetadataFile::open(path));
-        std::vector<std::byte> header(kHeaderBytes);
-        TWR_CHECK(opened->file().read_at(0, header));
-        if (xxh3(header) != files.header_checksum)
-            return Error{ErrorCode::damaged,
-                         path + ": is not the file that the manifest names: restore the history"};
-        return opened;
-    };
     const HistoryStep* const known = in(history_);
     if (known == nullptr) return nullptr;
     HistoryStep step = *known;
-    auto opened = open(step);
+    auto opened = open_step(step);
     std::string why_not;
     // A run may be writing the reference: a step that it has removed or captured again is not
     // damaged. Look again.
@@ -284,7 +290,7 @@ std::unique_ptr<StepCheck> Reference::check(std::int64_t number,
         }
         if (current->folder == step.folder && current->ranks == step.ranks) break;
         step = *current;
-        opened = open(step);
+        opened = open_step(step);
     }
     if (opened) why_not.clear();
     return std::make_unique<StepCheck>(opened ? std::move(opened).value() : nullptr, why_not, number,

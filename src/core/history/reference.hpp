@@ -13,6 +13,7 @@
 
 #include "base/once.hpp"
 #include "history/history.hpp"
+#include "history/record_store.hpp"
 #include "metadata/metadata.hpp"
 #include "sketch/build.hpp"
 #include "sketch/proof.hpp"
@@ -93,12 +94,16 @@ class Reference {
     [[nodiscard]] Tokens tokens() const;
     // The comparison of a step. null: the reference had no such step when it was opened: the step
     // is not compared. If the step cannot be read, no field will be proven equal. fields outlive
-    // the result. Throws std::bad_alloc.
+    // the result. Called by one thread at a time. Throws std::bad_alloc.
     std::unique_ptr<StepCheck> check(std::int64_t step, const std::vector<FieldMetadata>& fields) const;
 
    private:
+    Result<std::shared_ptr<MetadataFile>> open_step(const HistoryStep& step) const;
+
     History history_;
     std::uint32_t rank_ = 0;
+    // The reference's record, once a step was found to have its residues there.
+    mutable std::shared_ptr<RecordStore> record_;
 };
 
 }  // namespace twinrun

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <new>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <unordered_map>
@@ -13,6 +14,7 @@
 
 #include "base/checksum.hpp"
 #include "history/data_sums.hpp"
+#include "history/record_residues.hpp"
 #include "history/unread_step.hpp"
 #include "history/writer.hpp"
 #include "metadata/metadata.hpp"
@@ -91,13 +93,14 @@ Result<> restore_files(RecordStore& store, const StepMap& map, const std::string
 
 // Writes a rank's data of a step. Checks each field's bytes against the data sums in its metadata,
 // which say more than the checksum of a segment's content.
-Result<> restore_data(RecordStore& store, const StepMap& map, MetadataFile& metadata,
-                      const std::string& where, std::uint64_t memory, NewFile& made) {
+Result<> restore_data(RecordStore& store, const StepMap& map, std::optional<std::size_t> residues,
+                      MetadataFile& metadata, const std::string& where, std::uint64_t memory, NewFile& made) {
     static_assert(kRecordPart % kSliceBytes == 0);
     const std::vector<RecordSegment>& segments = map.directory.segments;
     std::unordered_map<std::string_view, std::size_t> by_name;
     std::size_t fields = 0;
     for (std::size_t s = 0; s < segments.size(); ++s) {
+        if (s == residues) continue;
         by_name.emplace(segments[s].name, s);
         fields += segments[s].bytes != 0 ? 1 : 0;
     }
@@ -129,21 +132,35 @@ Result<> restore_data(RecordStore& store, const StepMap& map, MetadataFile& meta
                            });
 }
 
-// Copies a metadata file, and checks its header.
-Result<> restore_metadata(const std::string& name, const RankFiles& files, NewFiles& to,
-                          const std::string& as) {
-    TWR_TRY(const auto file, InputFile::open(name));
-    TWR_TRY(const auto made, to.create(as, file->size()));
+// Copies a metadata file, with residues that the record has, and checks its header and them.
+// Returns the bytes of the whole.
+Result<std::uint64_t> restore_metadata(RecordStore& store, const StepMap& map,
+                                       std::optional<std::size_t> residues, MetadataFile& metadata,
+                                       const RankFiles& files, NewFiles& to, const std::string& as,
+                                       std::uint64_t memory) {
+    const std::string& name = metadata.path();
+    const Range& apart = metadata.elsewhere();
+    if (metadata.header_checksum() != files.header_checksum)
+        return Error{ErrorCode::damaged, name + ": is not the file that the journal names"};
+    if ((residues ? map.directory.segments[*residues].bytes : 0) != apart.size())
+        return Error{ErrorCode::damaged, name + ": damaged: the record has the residues of another step"};
+    TWR_TRY(const auto made, to.create(as, metadata.whole_bytes()));
     std::vector<std::byte> bytes;
-    for (std::uint64_t at = 0; at < file->size() || at == 0; at += kRecordPart) {
-        bytes.resize(std::min(kRecordPart, file->size() - at));
-        TWR_CHECK(file->read_at(at, bytes));
-        if (at == 0 && (bytes.size() < kHeaderBytes ||
-                        xxh3(std::span(bytes).first(kHeaderBytes)) != files.header_checksum))
-            return Error{ErrorCode::damaged, name + ": is not the file that the journal names"};
-        TWR_CHECK(made->write_at(at, bytes));
+    for (const Range& part : {Range{0, apart.begin}, Range{apart.end, metadata.whole_bytes()}}) {
+        for (std::uint64_t at = part.begin; at < part.end; at += bytes.size()) {
+            bytes.resize(std::min(kRecordPart, part.end - at));
+            TWR_CHECK(metadata.file().read_at(metadata.place_of(at).offset, bytes));
+            TWR_CHECK(made->write_at(at, bytes));
+        }
     }
-    return made->publish();
+    if (residues) {
+        TWR_CHECK(store.each_part(map, {&*residues, 1}, memory, true,
+                                  [&](std::size_t, std::uint64_t at, auto part) {
+                                      return made->write_at(apart.begin + at, part);
+                                  }));
+    }
+    TWR_CHECK(made->publish());
+    return metadata.whole_bytes();
 }
 
 // Writes one rank's files of a captured step, and commits them as a step of a history.
@@ -162,23 +179,22 @@ Result<> restore_captured(const std::string& record, const HistoryStep& step, st
     TWR_TRY(const auto files, to.system().open_new(to.path()));
     const std::string from = (fs::path(record) / step.folder / done.files.data).string();
     TWR_TRY(const StepMap map, store.map(step.step));
-    if (map.directory.files.size() != 1 || !map.directory.only_files())
-        return Error{ErrorCode::damaged, from + ": is not one file of data"};
+    if (map.directory.files.empty()) return Error{ErrorCode::damaged, from + ": is not one file of data"};
+    TWR_TRY(const auto residues, residue_segment(map.directory, from));
     const std::string metadata_name = (fs::path(record) / step.folder / done.files.metadata).string();
     done.files.difference = kNoBase;
     done.files.full_bytes = 0;
     done.files.data = rank_name(rank) + ".data";
     done.files.data_bytes = map.directory.files[0].bytes;
     TWR_TRY(const auto data, files->create(done.folder + "/" + done.files.data, done.files.data_bytes));
-    {
-        TWR_TRY(const auto metadata, MetadataFile::open(metadata_name));
-        TWR_CHECK(restore_data(store, map, *metadata, from, memory, *data));
-        // All of it was checked: it is what the metadata speaks of.
-        if (const std::int64_t then = metadata->directory().data_files[0].stamp.mtime_ns; then != 0)
-            data->set_time(then);
-    }
+    TWR_TRY(const auto metadata, MetadataFile::open(metadata_name));
+    TWR_CHECK(restore_data(store, map, residues, *metadata, from, memory, *data));
+    // All of it was checked: it is what the metadata speaks of.
+    if (const std::int64_t then = metadata->directory().data_files[0].stamp.mtime_ns; then != 0)
+        data->set_time(then);
     TWR_CHECK(data->publish());
-    TWR_CHECK(restore_metadata(metadata_name, done.files, *files, done.folder + "/" + done.files.metadata));
+    TWR_TRY(done.files.metadata_bytes, restore_metadata(store, map, residues, *metadata, done.files, *files,
+                                                        done.folder + "/" + done.files.metadata, memory));
     TWR_CHECK(files->sync());
     const HistoryWriter::Commit commit{step.step, done};
     TWR_CHECK(to.commit({&commit, 1}));

@@ -363,7 +363,13 @@ std::vector<std::byte> encode_directory(const Directory& directory, std::uint64_
     return all;
 }
 
-Result<HeaderFacts> decode_header(std::span<const std::byte> header, std::uint64_t file_bytes) {
+Error wrong_size(std::uint64_t should, std::uint64_t has) {
+    return damaged("truncated or extended: it should have " + std::to_string(should) + " bytes and has " +
+                   std::to_string(has) + ": index the data again");
+}
+
+Result<HeaderFacts> decode_header(std::span<const std::byte> header, std::uint64_t file_bytes,
+                                  ResiduePlace residues) {
     if (header.size() < kMetadataMagic.size() ||
         std::memcmp(header.data(), kMetadataMagic.data(), kMetadataMagic.size()) != 0) {
         return Error{
@@ -379,6 +385,7 @@ Result<HeaderFacts> decode_header(std::span<const std::byte> header, std::uint64
     const auto size = in.get<std::uint64_t>();
     HeaderFacts facts;
     facts.version = version;
+    facts.bytes = size;
     facts.directory_bytes = in.get<std::uint64_t>();
     facts.directory_checksum = in.get<std::uint64_t>();
     facts.status = in.get<std::uint64_t>();
@@ -390,10 +397,9 @@ Result<HeaderFacts> decode_header(std::span<const std::byte> header, std::uint64
                          std::to_string(kMetadataVersion) + ": upgrade twinrun, or index the data again"};
     }
     if (!intact || version == 0) return damaged("its header's checksum is wrong: index the data again");
-    if (size != file_bytes) {
-        return damaged("truncated or extended: it should have " + std::to_string(size) + " bytes and has " +
-                       std::to_string(file_bytes) + ": index the data again");
-    }
+    const bool ends_early = residues == ResiduePlace::elsewhere && size > file_bytes &&
+                            inside(kHeaderBytes, facts.directory_bytes, file_bytes);
+    if (size != file_bytes && !ends_early) return wrong_size(size, file_bytes);
     if (facts.directory_bytes > kLargestDirectory ||
         !inside(kHeaderBytes, facts.directory_bytes, file_bytes)) {
         return damaged("its directory lies outside the file");

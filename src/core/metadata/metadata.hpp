@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "base/aligned.hpp"
 #include "digest/digest.hpp"
 #include "digest/sums.hpp"
 #include "element/dtype.hpp"
@@ -130,6 +131,11 @@ struct Directory {
     std::vector<FieldMetadata> fields;
 };
 
+// Where the residues of a metadata file's fields are. A record keeps those of a captured step in
+// the step's difference: then equal ones are there once. The file is the same without them, and
+// says of itself what it is with them (spec/metadata.md, section 1).
+enum class ResiduePlace : std::uint8_t { in_file, elsewhere };
+
 // The version that a file of these fields needs: 4 if some rule is words or integers, otherwise 3
 // if some rule is binary32, otherwise 2 if a field has sums or is a part of something larger,
 // otherwise 1. Earlier readers take all that they know.
@@ -140,25 +146,53 @@ struct Directory {
 std::vector<std::byte> encode_directory(const Directory& directory, std::uint64_t file_bytes);
 struct HeaderFacts {
     std::uint32_t version = 0;
+    std::uint64_t bytes = 0;  // of the whole file
     std::uint64_t directory_bytes = 0;
     std::uint64_t directory_checksum = 0;
     std::uint64_t status = 0;
 };
 inline constexpr std::array<unsigned char, 8> kMetadataMagic = {0x89, 'T', 'W', 'M', '\r', '\n', 0x1A, '\n'};
-Result<HeaderFacts> decode_header(std::span<const std::byte> header, std::uint64_t file_bytes);
+// residues: elsewhere: file_bytes may be less than what the header says, HeaderFacts::bytes.
+Result<HeaderFacts> decode_header(std::span<const std::byte> header, std::uint64_t file_bytes,
+                                  ResiduePlace residues = ResiduePlace::in_file);
+// The error of a file that has other bytes than its header says.
+Error wrong_size(std::uint64_t should, std::uint64_t has);
 Result<Directory> decode_directory(std::span<const std::byte> directory, std::uint64_t file_bytes,
                                    std::uint32_t version);
+
+// The stretch of a whole metadata file that can lie elsewhere: from the first residues to the end
+// of the last ones' page. Empty: there are none, or something else is among them.
+[[nodiscard]] Range residues_apart(const Directory& directory, std::uint64_t file_bytes);
 
 // A metadata file open for reading. Thread-safe.
 class MetadataFile {
    public:
-    // folder: where the path may be looked up; null: none is held.
+    // folder: where the path may be looked up; null: none is held. Residues that are elsewhere
+    // cannot be read before take_residues_from().
     static Result<std::shared_ptr<MetadataFile>> open(const std::string& path,
                                                       const HeldFolder* folder = nullptr);
 
     [[nodiscard]] const Directory& directory() const { return directory_; }
     [[nodiscard]] const std::string& path() const { return file_->path(); }
     [[nodiscard]] InputFile& file() const { return *file_; }
+    // The stretch of the whole file that lies elsewhere: all residues, and nothing else. Empty:
+    // nothing does.
+    [[nodiscard]] const Range& elsewhere() const { return elsewhere_; }
+    [[nodiscard]] std::uint64_t whole_bytes() const { return file_->size() + elsewhere_.size(); }
+    // rest: these bytes. Before anything of them is read, by one thread.
+    void take_residues_from(std::shared_ptr<InputFile> rest) { rest_ = std::move(rest); }
+    // Whether the residues can be read: false: they are elsewhere, and nobody said where.
+    [[nodiscard]] bool has_residues() const { return elsewhere_.size() == 0 || rest_ != nullptr; }
+    // Where the bytes from `offset` of the whole file on can be read.
+    struct Place {
+        InputFile* file = nullptr;  // null: elsewhere, and nobody said where
+        std::uint64_t offset = 0;
+    };
+    [[nodiscard]] Place place_of(std::uint64_t offset) const {
+        if (offset < elsewhere_.begin || elsewhere_.size() == 0) return {file_.get(), offset};
+        if (offset < elsewhere_.end) return {rest_.get(), offset - elsewhere_.begin};
+        return {file_.get(), offset - elsewhere_.size()};
+    }
     // Number of the field of a name; looking for all of them takes time linear in their number.
     [[nodiscard]] std::optional<std::size_t> find(const std::string& field) const;
     // Absolute or working-directory-relative path of a data file.
@@ -203,8 +237,11 @@ class MetadataFile {
     // for this.
     Result<std::span<const std::byte>> fetch(std::uint64_t offset, std::size_t bytes,
                                              std::vector<std::byte>& own);
+    Result<> find_elsewhere(std::uint64_t whole);
     struct Sums;
     std::shared_ptr<InputFile> file_;
+    Range elsewhere_{};
+    std::shared_ptr<InputFile> rest_;  // what lies elsewhere; null: nothing, or it is not at hand
     Directory directory_;
     std::uint64_t header_checksum_ = 0;
     std::shared_ptr<Sums> sums_;
@@ -230,15 +267,24 @@ class MetadataNodes final : public NodeSource {
 bool is_metadata_file(const std::string& path);
 
 // Estimate of the memory that a writer of these fields holds until it is finished.
-[[nodiscard]] std::uint64_t writer_bytes(std::span<const FieldMetadata> fields);
+[[nodiscard]] std::uint64_t writer_bytes(std::span<const FieldMetadata> fields,
+                                         ResiduePlace residues = ResiduePlace::in_file);
+
+// The stretch of a metadata file that has all its residues. Empty where no field has residues.
+struct MetadataRest {
+    AlignedBytes bytes;
+    std::uint64_t size = 0;
+};
 
 // Writes a metadata file: declare all fields, write their sections in any order and from any
 // thread, commit. Until then only a temporary file exists; without a commit it is removed.
 class MetadataWriter {
    public:
-    // The fields' sections are laid out here; `directory.fields[i].sections` is ignored.
+    // The fields' sections are laid out here; `directory.fields[i].sections` is ignored. residues:
+    // elsewhere: they stay in memory, for take_residues().
     static Result<std::unique_ptr<MetadataWriter>> create(FileSystem& system, const std::string& path,
-                                                          Directory directory);
+                                                          Directory directory,
+                                                          ResiduePlace residues = ResiduePlace::in_file);
     ~MetadataWriter();
 
     // Metadata that is there under this name is replaced by commit(). Without it, and where
@@ -259,10 +305,13 @@ class MetadataWriter {
     Result<> finish();
     // The same without any sync: a file that need not survive a crash.
     Result<> finish_temporary();
+    // After these, with residues elsewhere: what the file lacks of the whole.
+    [[nodiscard]] MetadataRest take_residues() { return std::move(rest_); }
 
    private:
     MetadataWriter() = default;
-    void gather(std::size_t field, std::uint64_t begin, std::uint64_t end);
+    std::uint64_t lay_out_residues(Directory& directory, std::uint64_t end);
+    void gather(std::size_t field, std::size_t part, std::uint64_t begin, std::uint64_t end);
     Result<> put(std::size_t field, std::uint64_t offset, std::span<const std::byte> bytes);
     Result<> write_out();
     Result<> commit_file();
@@ -270,7 +319,10 @@ class MetadataWriter {
     std::string path_;
     std::string temporary_;
     Directory directory_;
-    std::uint64_t file_bytes_ = 0;
+    std::uint64_t file_bytes_ = 0;  // of the whole
+    ResiduePlace residues_ = ResiduePlace::in_file;
+    MetadataRest rest_;
+    Range cut_{};  // where rest_ is in the whole file; empty: there is none
     std::unique_ptr<OutputFile> output_;
     std::vector<std::byte> image_;  // of a small file, until it is written whole
     // Of small fields that lie one behind the other in a larger file: likewise.
@@ -281,7 +333,8 @@ class MetadataWriter {
     };
     std::vector<Gathered> gathered_;
     std::uint64_t gathered_bytes_ = 0;
-    std::vector<std::uint32_t> gathered_in_;  // for each field its place there, or kNotGathered
+    // For each field the places there of what is no residue, and of its residues, or kNotGathered.
+    std::vector<std::array<std::uint32_t, 2>> gathered_in_;
     std::vector<std::array<std::vector<std::uint64_t>, kSections>> sums_;
     bool may_replace_ = false;
     bool finished_ = false;

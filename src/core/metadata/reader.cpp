@@ -59,7 +59,8 @@ Result<std::shared_ptr<MetadataFile>> MetadataFile::open(const std::string& path
     std::vector<std::byte> own(file->in_memory() ? 0 : std::min<std::uint64_t>(file->size(), kPageBytes));
     if (!file->in_memory()) TWR_CHECK(file->read_at(0, own));
     std::span<const std::byte> head = file->in_memory() ? file->content() : std::span<const std::byte>(own);
-    auto facts = decode_header(head, file->size());
+    // find_elsewhere() tells a file whose residues are elsewhere from a truncated one.
+    auto facts = decode_header(head, file->size(), ResiduePlace::elsewhere);
     if (!facts) return std::move(facts).error().at(path);
     const std::uint64_t needed = kHeaderBytes + facts->directory_bytes;
     if (needed > head.size()) {
@@ -75,9 +76,10 @@ Result<std::shared_ptr<MetadataFile>> MetadataFile::open(const std::string& path
         return Error{ErrorCode::damaged,
                      path + ": damaged metadata: its directory's checksum is wrong: index the data again"};
     }
-    auto directory = decode_directory(body, file->size(), facts->version);
+    auto directory = decode_directory(body, facts->bytes, facts->version);
     if (!directory) return std::move(directory).error().at(path);
     metadata->directory_ = std::move(directory).value();
+    TWR_CHECK(metadata->find_elsewhere(facts->bytes));
     metadata->directory_.status = facts->status;
     const std::uint64_t fields = metadata->directory_.fields.size();
     metadata->sums_->of_field = std::vector<Sums::OfField>(fields);
@@ -97,6 +99,39 @@ Result<std::shared_ptr<MetadataFile>> MetadataFile::open(const std::string& path
     return Error{ErrorCode::out_of_memory, path + ": not enough memory to read its directory"};
 }
 
+Range residues_apart(const Directory& directory, std::uint64_t file_bytes) {
+    Range found{file_bytes, 0};
+    for (const FieldMetadata& field : directory.fields) {
+        const SectionPlace& place = field.place(Section::residues);
+        if (place.length == 0) continue;
+        found.begin = std::min(found.begin, place.offset);
+        found.end = std::max(found.end, round_up(place.offset + place.length, kPageBytes));
+    }
+    if (found.begin >= found.end || found.end > file_bytes) return {};
+    const auto overlaps = [&](std::uint64_t offset, std::uint64_t length) {
+        return length != 0 && offset < found.end && offset + length > found.begin;
+    };
+    for (const FieldMetadata& field : directory.fields) {
+        for (std::size_t s = 0; s < kSections; ++s) {
+            const SectionPlace& place = field.sections[s];
+            if (overlaps(place.sums_offset, divide_up(place.length, kPageBytes) * 8) ||
+                (static_cast<Section>(s) != Section::residues && overlaps(place.offset, place.length)))
+                return {};
+        }
+    }
+    return found;
+}
+
+// Files that are shorter than they say: those of captured steps without residues. Others were
+// truncated.
+Result<> MetadataFile::find_elsewhere(std::uint64_t whole) {
+    if (whole == file_->size()) return success();
+    elsewhere_ = residues_apart(directory_, whole);
+    if (of_history() && whole - file_->size() == elsewhere_.size()) return success();
+    elsewhere_ = {};
+    return wrong_size(whole, file_->size()).at(path());
+}
+
 Result<std::span<const std::byte>> MetadataFile::fetch(std::uint64_t offset, std::size_t bytes,
                                                        std::vector<std::byte>& own) {
     if (sums_->at_once) {
@@ -105,16 +140,25 @@ Result<std::span<const std::byte>> MetadataFile::fetch(std::uint64_t offset, std
             if (file_->read_at(0, whole)) sums_->whole = std::move(whole);
         });
     }
-    const std::span<const std::byte> whole =
-        file_->in_memory() ? file_->content() : std::span<const std::byte>(sums_->whole);
-    if (offset <= whole.size() && bytes <= whole.size() - offset) return whole.subspan(offset, bytes);
+    const Place place = place_of(offset);
+    if (place.file == nullptr) {
+        return Error{ErrorCode::not_found,
+                     path() + ": its residues are in the record, in the step's difference"};
+    }
+    if (place.file == file_.get()) {
+        const std::span<const std::byte> all =
+            file_->in_memory() ? file_->content() : std::span<const std::byte>(sums_->whole);
+        if (place.offset <= all.size() && bytes <= all.size() - place.offset)
+            return all.subspan(place.offset, bytes);
+    }
     own.resize(bytes);
-    TWR_CHECK(file_->read_at(offset, own));
+    TWR_CHECK(place.file->read_at(place.offset, own));
     return std::span<const std::byte>(own);
 }
 
 void MetadataFile::will_need(std::uint64_t offset, std::uint64_t bytes) const {
-    if (!sums_->at_once) file_->will_need(offset, bytes);
+    const Place place = place_of(offset);
+    if (!sums_->at_once && place.file != nullptr) place.file->will_need(place.offset, bytes);
 }
 
 std::optional<std::size_t> MetadataFile::find(const std::string& field) const {

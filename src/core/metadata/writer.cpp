@@ -3,6 +3,7 @@
 #include <cstring>
 #include <filesystem>
 #include <new>
+#include <utility>
 
 #include "base/checked.hpp"
 #include "base/checksum.hpp"
@@ -21,10 +22,19 @@ constexpr std::uint64_t kGatheredTogether = 4 << 20;  // by one call
 constexpr std::uint64_t kGatheredInAll = 32 << 20;    // bytes of memory
 constexpr std::uint32_t kNotGathered = UINT32_MAX;
 
+// Puts a section behind `end`; returns its own end. Sections of many small fields share pages;
+// larger ones begin on one, for direct reads.
+std::uint64_t put_behind(SectionPlace& place, std::uint64_t end, std::uint64_t alignment) {
+    const bool large = place.length >= kPageBytes;
+    place.offset = large ? round_up(end, kPageBytes) : end;
+    return round_up(place.offset + place.length, large ? kPageBytes : alignment);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<MetadataWriter>> MetadataWriter::create(FileSystem& system, const std::string& path,
-                                                               Directory directory) try {
+                                                               Directory directory,
+                                                               ResiduePlace residues) try {
     std::unique_ptr<MetadataWriter> writer(new MetadataWriter());
     writer->system_ = &system;
     writer->path_ = path;
@@ -33,7 +43,8 @@ Result<std::unique_ptr<MetadataWriter>> MetadataWriter::create(FileSystem& syste
     // The directory's length does not depend on its numbers: lay out behind a first draft of it.
     std::uint64_t end = round_up(encode_directory(directory, 0).size(), kPageBytes);
     writer->sums_.resize(directory.fields.size());
-    writer->gathered_in_.assign(directory.fields.size(), kNotGathered);
+    writer->gathered_in_.assign(directory.fields.size(), {kNotGathered, kNotGathered});
+    writer->residues_ = residues;
     for (std::size_t f = 0; f < directory.fields.size(); ++f) {
         FieldMetadata& field = directory.fields[f];
         const std::uint64_t begin = end;
@@ -41,21 +52,18 @@ Result<std::unique_ptr<MetadataWriter>> MetadataWriter::create(FileSystem& syste
             SectionPlace& place = field.sections[s];
             place = {};
             place.length = field.section_bytes(static_cast<Section>(s));
-            // Sections of many small fields share pages; larger ones begin on one, for direct
-            // reads.
-            if (place.length >= kPageBytes) end = round_up(end, kPageBytes);
-            place.offset = end;
             writer->sums_[f][s].resize(divide_up(place.length, kPageBytes));
-            end = round_up(end + place.length, place.length >= kPageBytes ? kPageBytes : 8);
+            if (static_cast<Section>(s) != Section::residues) end = put_behind(place, end, 8);
         }
         for (SectionPlace& place : field.sections) {
             place.sums_offset = end;
             end += divide_up(place.length, kPageBytes) * 8;
         }
-        writer->gather(f, begin, end);
+        writer->gather(f, 0, begin, end);
     }
-    end = round_up(end, kPageBytes);
+    end = writer->lay_out_residues(directory, end);
     writer->file_bytes_ = end;
+    end -= writer->cut_.size();
     if (end <= kGatheredFile) {
         writer->image_.resize(end);
         writer->gathered_.clear();
@@ -69,19 +77,51 @@ Result<std::unique_ptr<MetadataWriter>> MetadataWriter::create(FileSystem& syste
     return Error{ErrorCode::out_of_memory, path + ": not enough memory for its sections"};
 }
 
-std::uint64_t writer_bytes(std::span<const FieldMetadata> fields) {
-    std::uint64_t bytes = 0;
-    for (const FieldMetadata& field : fields) {
-        std::uint64_t own = 0;
-        for (std::size_t s = 0; s < kSections; ++s)
-            own += round_up(field.section_bytes(static_cast<Section>(s)), 8);
-        if (own < kGatheredField) bytes += own;
+// Behind all else, so that a record can have them apart from the file; at places that depend on the
+// fields' sizes alone, so that it finds those of an earlier step again.
+std::uint64_t MetadataWriter::lay_out_residues(Directory& directory, std::uint64_t end) {
+    end = round_up(end, kResidueLine);
+    for (std::size_t f = 0; f < directory.fields.size(); ++f) {
+        SectionPlace& place = directory.fields[f].sections[static_cast<std::size_t>(Section::residues)];
+        const std::uint64_t before = end;
+        end = put_behind(place, end, kResidueLine);
+        if (residues_ == ResiduePlace::in_file) gather(f, 1, before, end);
     }
-    return std::min(bytes, kGatheredInAll);
+    end = round_up(end, kPageBytes);
+    if (residues_ == ResiduePlace::in_file) return end;
+    cut_ = residues_apart(directory, end);
+    if (cut_.size() == 0) return end;
+    rest_.size = cut_.size();
+    std::byte* const bytes = rest_.bytes.reserve(rest_.size);
+    std::uint64_t at = 0;
+    for (const FieldMetadata& field : directory.fields) {
+        const SectionPlace& place = field.place(Section::residues);
+        if (place.length == 0) continue;
+        std::memset(bytes + at, 0, place.offset - cut_.begin - at);
+        at = place.offset - cut_.begin + place.length;
+    }
+    std::memset(bytes + at, 0, rest_.size - at);
+    return end;
 }
 
-// The field's sections lie from begin to end.
-void MetadataWriter::gather(std::size_t field, std::uint64_t begin, std::uint64_t end) {
+std::uint64_t writer_bytes(std::span<const FieldMetadata> fields, ResiduePlace residues) {
+    std::uint64_t bytes = 0;
+    std::uint64_t elsewhere = 0;
+    for (const FieldMetadata& field : fields) {
+        std::array<std::uint64_t, 2> own{};  // without residues, and of residues
+        for (std::size_t s = 0; s < kSections; ++s) {
+            const auto section = static_cast<Section>(s);
+            own[section == Section::residues ? 1 : 0] += round_up(field.section_bytes(section), 8);
+        }
+        if (residues == ResiduePlace::elsewhere) elsewhere += std::exchange(own[1], 0);
+        for (const std::uint64_t part : own)
+            bytes += part < kGatheredField ? part : 0;
+    }
+    return std::min(bytes, kGatheredInAll) + elsewhere;
+}
+
+// What part (0: all but residues, 1: residues) of the field's sections lies from begin to end.
+void MetadataWriter::gather(std::size_t field, std::size_t part, std::uint64_t begin, std::uint64_t end) {
     const std::uint64_t size = end - begin;
     if (size == 0 || size >= kGatheredField || gathered_bytes_ + size > kGatheredInAll) return;
     gathered_bytes_ += size;
@@ -89,7 +129,7 @@ void MetadataWriter::gather(std::size_t field, std::uint64_t begin, std::uint64_
                        gathered_.back().size + size <= kGatheredTogether;
     if (!joins) gathered_.push_back({begin, 0, {}});
     gathered_.back().size += size;
-    gathered_in_[field] = static_cast<std::uint32_t>(gathered_.size() - 1);
+    gathered_in_[field][part] = static_cast<std::uint32_t>(gathered_.size() - 1);
 }
 
 MetadataWriter::~MetadataWriter() {
@@ -115,12 +155,18 @@ Result<> MetadataWriter::write(std::size_t field, Section section, std::uint64_t
 
 Result<> MetadataWriter::put(std::size_t field, std::uint64_t offset, std::span<const std::byte> bytes) {
     if (bytes.empty()) return success();
+    if (cut_.begin <= offset && offset < cut_.end) {
+        std::memcpy(rest_.bytes.data() + (offset - cut_.begin), bytes.data(), bytes.size());
+        return success();
+    }
+    if (offset >= cut_.end) offset -= cut_.size();
     if (!image_.empty()) {
         std::memcpy(image_.data() + offset, bytes.data(), bytes.size());
         return success();
     }
-    if (gathered_in_[field] != kNotGathered) {
-        Gathered& part = gathered_[gathered_in_[field]];
+    for (const std::uint32_t in : gathered_in_[field]) {
+        if (in == kNotGathered) continue;
+        Gathered& part = gathered_[in];
         // Not so for what write_sums() adds at the file's end.
         if (offset >= part.offset && offset - part.offset < part.size) {
             std::memcpy(part.bytes.data() + (offset - part.offset), bytes.data(), bytes.size());
@@ -143,7 +189,7 @@ Result<> MetadataWriter::write_sums(std::size_t field, const SumsFacts& facts,
     place.sums_offset = round_up(place.offset + place.length, 8);
     const std::uint64_t pages = divide_up(place.length, kPageBytes);
     file_bytes_ = round_up(place.sums_offset + pages * 8, kPageBytes);
-    if (!image_.empty()) image_.resize(file_bytes_);
+    if (!image_.empty()) image_.resize(file_bytes_ - cut_.size());
     sums_[field][static_cast<std::size_t>(Section::sums)].resize(pages);
     Encoder bytes;
     for (const PartialSum& sum : sums) {
@@ -201,15 +247,20 @@ Result<> MetadataWriter::write_out() {
         TWR_CHECK(output_->write_at(part.offset, part.bytes));
     // The file ends on a page: its last byte is written even where nothing reaches it.
     std::uint64_t reached = head.size();
+    const auto reach = [&](std::uint64_t end) {
+        if (end <= cut_.begin || end > cut_.end)
+            reached = std::max(reached, end - (end > cut_.end ? cut_.size() : 0));
+    };
     for (const FieldMetadata& field : directory_.fields) {
         for (const SectionPlace& place : field.sections) {
             if (place.length == 0) continue;
-            reached = std::max({reached, place.offset + place.length,
-                                place.sums_offset + divide_up(place.length, kPageBytes) * 8});
+            reach(place.offset + place.length);
+            reach(place.sums_offset + divide_up(place.length, kPageBytes) * 8);
         }
     }
-    if (const std::byte zero{}; reached < file_bytes_) {
-        TWR_CHECK(output_->write_at(file_bytes_ - 1, std::span(&zero, 1)));
+    const std::uint64_t bytes = file_bytes_ - cut_.size();
+    if (const std::byte zero{}; reached < bytes) {
+        TWR_CHECK(output_->write_at(bytes - 1, std::span(&zero, 1)));
     }
     return output_->write_at(0, head);
 }

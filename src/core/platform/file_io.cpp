@@ -290,6 +290,15 @@ Result<std::shared_ptr<InputFile>> InputFile::open(const std::string& path, std:
     return file_io::out_of_memory(path);
 }
 
+std::shared_ptr<InputFile> InputFile::elsewhere(std::string name, std::uint64_t bytes, RangeReader read) {
+    auto file = std::shared_ptr<InputFile>(new InputFile());
+    file->path_ = std::move(name);
+    file->lock_ = std::make_unique<Lock>();
+    file->stamp_.size = bytes;
+    file->reader_ = std::make_shared<const RangeReader>(std::move(read));
+    return file;
+}
+
 Result<> InputFile::read_all() {
     const auto bytes = static_cast<std::size_t>(size());
     auto content = std::make_unique_for_overwrite<std::byte[]>(bytes);

@@ -46,6 +46,9 @@ class InputFile {
     // what was read. folder: where the path may be looked up; null: none is held.
     static Result<std::shared_ptr<InputFile>> open(const std::string& path, std::uint64_t most_in_memory = 0,
                                                    const HeldFolder* folder = nullptr);
+    // Bytes that are on no file system: `read` brings them when they are asked for. name: for
+    // messages.
+    static std::shared_ptr<InputFile> elsewhere(std::string name, std::uint64_t bytes, RangeReader read);
     ~InputFile();
     InputFile(const InputFile&) = delete;
     InputFile& operator=(const InputFile&) = delete;

@@ -1,0 +1,30 @@
+// Residues of a step's metadata that are in its record.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "history/record_store.hpp"
+#include "history/recorder.hpp"
+#include "metadata/metadata.hpp"
+
+namespace twinrun {
+
+// Adds the residues of a step's metadata to what its difference has: as the second file. No effect
+// where there are none. residues outlive `image`.
+void add_residues(RecordDirectory& directory, std::vector<ImageSegment>& image, std::uint32_t rank,
+                  const MetadataRest& residues);
+// The number of the segment that has it; nullopt: the difference has no residues. Errors: damaged:
+// the difference has files that no captured step has.
+Result<std::optional<std::size_t>> residue_segment(const RecordDirectory& directory,
+                                                   const std::string& where);
+
+// Lets `metadata`, of the record's step, read its residues: from the record, when they are asked
+// for. No effect where they are in the file. Errors of reading them: those of RecordStore;
+// damaged: the step's difference has other ones.
+void read_residues_from(std::shared_ptr<RecordStore> record, std::int64_t step, MetadataFile& metadata);
+
+}  // namespace twinrun
