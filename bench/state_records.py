@@ -126,8 +126,12 @@ def main() -> None:
         for run in runs.values():
             run.close()
     total = 4 * sum(sizes)
-    print(f"**{len(sizes)} arrays, {total / 1e6:.0f} MB, {given.changed:.0%} change** (ms; median, least, most)\n")
-    print("| way | call | committed | bytes of a step | first step | its bytes |\n|---|---:|---:|---:|---:|---:|")
+    print(
+        f"**{len(sizes)} arrays, {total / 1e6:.0f} MB, {given.changed:.0%} change** (ms; median, least, most)\n"
+    )
+    print(
+        "| way | call | committed | bytes of a step | first step | its bytes |\n|---|---:|---:|---:|---:|---:|"
+    )
     for name, kept in found.items():
         cells = [name]
         for what in ("call", "committed"):

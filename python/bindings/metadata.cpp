@@ -275,10 +275,10 @@ void define_metadata(nb::module_& m) {
         .def_prop_ro("bytes_elsewhere", [](const PyMetadata& self) { return self.file->elsewhere().size(); })
         .def(
             "read_residues_from",
-            [](PyMetadata& self, std::shared_ptr<RecordStore> record, std::int64_t step) {
-                read_residues_from(std::move(record), step, *self.file);
+            [](PyMetadata& self, std::shared_ptr<RecordStore> record, std::uint32_t difference) {
+                read_residues_from(std::move(record), difference, *self.file);
             },
-            "record"_a, "step"_a)
+            "record"_a, "difference"_a)
         .def_prop_ro("step", [](const PyMetadata& self) { return self.file->directory().step; })
         .def_prop_ro("rank", [](const PyMetadata& self) { return self.file->directory().rank; })
         .def_prop_ro("status", [](const PyMetadata& self) { return self.file->directory().status; })

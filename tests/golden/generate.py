@@ -144,7 +144,8 @@ def encode(d: Draft, alignment: int = PAGE_BYTES, shared: bool = False, apart: b
             put_sums(place, content)
         end = end if shared else up(end)
     if apart:
-        end = up(end, 64)
+        large = any(len(contents[RESIDUES]) >= PAGE_BYTES for contents in d.contents)
+        end = up(end, PAGE_BYTES if large else 64)
         for f, contents in zip(d.fields, d.contents, strict=True):
             place, content = f.places[RESIDUES], contents[RESIDUES]
             is_large = len(content) >= PAGE_BYTES

@@ -159,6 +159,13 @@ class HistorySubject(Subject):
             )
         return metadata
 
+    def whole_metadata(self, place: Place) -> _core.Metadata:
+        """The metadata of a place, with residues that are in the record."""
+        metadata, difference = self.metadata(place), self._files[place][1].difference
+        if difference is not None:
+            metadata.read_residues_from(self._record(place[1]), difference)
+        return metadata
+
     def _error_of_packed_files(self) -> FormatError:
         return FormatError(
             "holds packed files of another program",
@@ -211,13 +218,12 @@ class HistorySubject(Subject):
 
     @contextlib.contextmanager
     def _open(self, place: Place, use_metadata: bool) -> Iterator[Opened]:
-        metadata = self.metadata(place)
+        metadata = self.whole_metadata(place)
         refs = refs_of_metadata(metadata)
         step, rank = place
         folder, files = self._files[place]
         if files.difference is not None:
             assert step is not None
-            metadata.read_residues_from(self._record(rank), step)
             for ref in refs:
                 if ref.items:  # a record has no segment for a field without elements
                     ref.extents, ref.recorded = None, (self._record(rank), step)

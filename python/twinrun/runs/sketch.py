@@ -682,7 +682,7 @@ def sketch_of(
             raise Incomparable(
                 f"step {step}, rank {rank}: not there", where=path, fix="twinrun log says which steps are"
             )
-        metadata = subject.metadata(place)
+        metadata = subject.whole_metadata(place)
         label = f"{path}, step {step}"
     globs = None if fields is None else Globs(names_given(fields, "fields"))
     metadata_fields = metadata.fields

@@ -229,7 +229,7 @@ def _verify_recorded(
                 continue
             try:
                 if metadata.bytes_elsewhere:  # residues, which are in the record
-                    metadata.read_residues_from(record, step.step)
+                    metadata.read_residues_from(record, own.difference)
                     metadata.verify()
                 found = _changed_fields(metadata, record, step.step, threads)
             except TwinrunError as e:
@@ -413,6 +413,12 @@ def verify(path: str | os.PathLike[str], *, threads: int = 0, memory: int = MEMO
             for file in metadata.data_files:
                 if not os.path.exists(file.path) or os.path.getsize(file.path) != file.bytes:
                     raise Stale("is missing, or its size has changed since it was indexed", where=file.path)
+            if metadata.bytes_elsewhere:
+                raise DamagedFile(
+                    "its residues are not in it: it is truncated, or of a step of a record",
+                    where=target,
+                    fix="verify the record's folder, or restore the file from a copy",
+                )
             with contextlib.ExitStack() as stack:
                 problems.extend(_verify_metadata(metadata, _refs(metadata, stack), threads))
         except TwinrunError as e:

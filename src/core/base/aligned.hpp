@@ -5,9 +5,12 @@
 #include <memory>
 #include <new>
 
+#include "base/large_pages.hpp"
+
 namespace twinrun {
 
-// Memory aligned to 4096 bytes that grows and never shrinks. What it held is lost when it grows.
+// Memory aligned to 4096 bytes that grows and never shrinks; of large pages where it is large. What
+// it held is lost when it grows.
 // Throws std::bad_alloc.
 class AlignedBytes {
    public:
@@ -17,7 +20,10 @@ class AlignedBytes {
         if (bytes > bytes_) {
             memory_.reset();
             bytes_ = 0;
-            memory_.reset(new (std::align_val_t{kAlignment}) std::byte[bytes]);
+            const bool large = wants_large_pages(bytes);
+            const std::align_val_t alignment{large ? kLargePage : kAlignment};
+            memory_ = {new (alignment) std::byte[bytes], Free{alignment}};
+            if (large) ask_for_large_pages(memory_.get(), bytes);
             bytes_ = bytes;
         }
         return memory_.get();
@@ -25,7 +31,8 @@ class AlignedBytes {
 
    private:
     struct Free {
-        void operator()(std::byte* bytes) const { ::operator delete[](bytes, std::align_val_t{kAlignment}); }
+        std::align_val_t alignment;
+        void operator()(std::byte* bytes) const { ::operator delete[](bytes, alignment); }
     };
     std::unique_ptr<std::byte[], Free> memory_;
     std::size_t bytes_ = 0;

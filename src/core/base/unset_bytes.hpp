@@ -1,18 +1,17 @@
 // Bytes that are written before they are read.
 #pragma once
 
-#include <sys/mman.h>
-
 #include <cstddef>
 #include <new>
 #include <utility>
 #include <vector>
 
+#include "base/large_pages.hpp"
+
 namespace twinrun {
 
 // resize() leaves new elements as they are: a thread that would set gigabytes to 0, before others
-// write to them, takes longer than these. Large memory is of large pages, where the system has
-// them: of small ones, new memory comes at 2 GB/s.
+// write to them, takes longer than these.
 template <class T>
 class UnsetAllocator {
    public:
@@ -24,7 +23,7 @@ class UnsetAllocator {
     T* allocate(std::size_t n) {
         if (!is_large(n)) return static_cast<T*>(::operator new(n * sizeof(T)));
         void* const memory = ::operator new (n * sizeof(T), std::align_val_t{kLargePage});
-        static_cast<void>(::madvise(memory, n * sizeof(T), MADV_HUGEPAGE));  // else of small pages
+        ask_for_large_pages(memory, n * sizeof(T));
         return static_cast<T*>(memory);
     }
     void deallocate(T* memory, std::size_t n) {
@@ -42,8 +41,7 @@ class UnsetAllocator {
     bool operator==(const UnsetAllocator&) const { return true; }
 
    private:
-    static constexpr std::size_t kLargePage = 2 << 20;
-    static bool is_large(std::size_t n) { return n >= 2 * kLargePage / sizeof(T); }
+    static bool is_large(std::size_t n) { return wants_large_pages(n * sizeof(T)); }
 };
 
 using UnsetBytes = std::vector<std::byte, UnsetAllocator<std::byte>>;

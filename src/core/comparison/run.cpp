@@ -313,7 +313,7 @@ Result<OpenPlace> HistoryRun::open(Step step, std::uint32_t rank, const StreamOp
     if (files.files.difference != kNoBase) {
         TWR_TRY(const auto store, record(rank));
         touched = store->changed_file().has_value();
-        read_residues_from(store, *step, *place.metadata);
+        read_residues_from(store, files.files.difference, *place.metadata);
     } else if (!files.files.data.empty()) {
         TWR_TRY(const auto file, place.metadata->touched_data_file());
         touched = file.has_value();

@@ -62,8 +62,9 @@ Result<bool> same_fields(MetadataFile& source, MetadataFile& record, bool bounde
 Result<bool> within_bounds(const CapturedStep& now, RecordStore& store, std::int64_t step) {
     TWR_TRY(const StepMap map, store.map(step));
     std::unordered_map<std::string_view, std::size_t> by_name;
-    for (std::size_t s = 0; s < map.directory.segments.size(); ++s)
-        by_name.emplace(map.directory.segments[s].name, s);
+    for (std::size_t s = 0; s < map.directory.segments.size(); ++s) {
+        if (map.directory.segments[s].file == 0) by_name.emplace(map.directory.segments[s].name, s);
+    }
     bool within = true;
     for (const FieldMetadata& field : now.metadata->directory().fields) {
         if (field.items() == 0) continue;

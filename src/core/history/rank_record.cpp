@@ -116,7 +116,7 @@ Result<PackedStep> RankRecord::add(std::int64_t step, std::uint32_t attempt, Rec
     TWR_CHECK(writer_->system().sync_folder(folder.string()));
     const HistoryWriter::Commit commit{step, done};
     TWR_CHECK(writer_->commit({&commit, 1}));
-    return PackedStep{step, files.rank, files.full_bytes, new_version, recorded};
+    return PackedStep{step, files.rank, files.full_bytes + metadata.residues.size, new_version, recorded};
 }
 
 std::string RankRecord::name_metadata(const std::string& folder, RankFiles& files) {

@@ -14,8 +14,8 @@ namespace {
 // Shared by the threads that read one step's residues.
 class ResidueReader {
    public:
-    ResidueReader(std::shared_ptr<RecordStore> record, std::int64_t step, std::uint64_t bytes)
-        : record_(std::move(record)), step_(step), bytes_(bytes) {}
+    ResidueReader(std::shared_ptr<RecordStore> record, std::uint32_t ordinal, std::uint64_t bytes)
+        : record_(std::move(record)), ordinal_(ordinal), bytes_(bytes) {}
 
     Result<> read(const std::string& name, std::uint64_t offset, std::span<std::byte> to) {
         TWR_CHECK(find(name));
@@ -28,11 +28,11 @@ class ResidueReader {
         const std::lock_guard guard(mutex_);
         if (map_) return success();
         const std::string where = name + ": its residues in the record";
-        TWR_TRY(const RecordDirectory directory, record_->directory(step_));
+        TWR_TRY(const RecordDirectory directory, record_->directory_of_difference(ordinal_));
         TWR_TRY(const auto number, residue_segment(directory, where));
         if (!number || directory.segments[*number].bytes != bytes_)
             return Error{ErrorCode::damaged, where + ": damaged: they are those of another step"};
-        TWR_TRY(StepMap map, record_->map_of(step_, directory.segments[*number].name));
+        TWR_TRY(StepMap map, record_->map_of_difference(ordinal_, directory.segments[*number].name));
         const RecordSegment* const found = map.find(directory.segments[*number].name);
         if (found == nullptr || found->bytes != bytes_)
             return Error{ErrorCode::damaged, where + ": damaged: they are those of another step"};
@@ -42,7 +42,7 @@ class ResidueReader {
     }
 
     std::shared_ptr<RecordStore> record_;
-    std::int64_t step_;
+    std::uint32_t ordinal_;
     std::uint64_t bytes_;
     std::mutex mutex_;  // until map_ is there
     std::optional<StepMap> map_;
@@ -82,10 +82,10 @@ Result<std::optional<std::size_t>> residue_segment(const RecordDirectory& direct
     return found;
 }
 
-void read_residues_from(std::shared_ptr<RecordStore> record, std::int64_t step, MetadataFile& metadata) {
+void read_residues_from(std::shared_ptr<RecordStore> record, std::uint32_t ordinal, MetadataFile& metadata) {
     const std::uint64_t bytes = metadata.elsewhere().size();
     if (bytes == 0) return;
-    auto reader = std::make_shared<ResidueReader>(std::move(record), step, bytes);
+    auto reader = std::make_shared<ResidueReader>(std::move(record), ordinal, bytes);
     metadata.take_residues_from(
         InputFile::elsewhere(metadata.path(), bytes,
                              [reader](const std::string& name, std::uint64_t offset,

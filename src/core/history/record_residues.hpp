@@ -22,9 +22,9 @@ void add_residues(RecordDirectory& directory, std::vector<ImageSegment>& image, 
 Result<std::optional<std::size_t>> residue_segment(const RecordDirectory& directory,
                                                    const std::string& where);
 
-// Lets `metadata`, of the record's step, read its residues: from the record, when they are asked
-// for. No effect where they are in the file. Errors of reading them: those of RecordStore;
-// damaged: the step's difference has other ones.
-void read_residues_from(std::shared_ptr<RecordStore> record, std::int64_t step, MetadataFile& metadata);
+// Lets `metadata` read its residues from the difference `ordinal` of the record, when they are
+// asked for. No effect where they are in the file. Errors of reading them: those of RecordStore;
+// damaged: they are those of another step.
+void read_residues_from(std::shared_ptr<RecordStore> record, std::uint32_t ordinal, MetadataFile& metadata);
 
 }  // namespace twinrun

@@ -292,6 +292,14 @@ Result<RecordDirectory> RecordStore::directory(std::int64_t step) {
     });
 }
 
+Result<StepMap> RecordStore::map_of_difference(std::uint32_t ordinal, const std::string& segment) {
+    return retry([&] { return chain_->map_of(ordinal, segment); });
+}
+
+Result<RecordDirectory> RecordStore::directory_of_difference(std::uint32_t ordinal) {
+    return retry([&] { return chain_->directory(ordinal); });
+}
+
 Result<> RecordStore::read(const StepMap& map, std::size_t segment, std::uint64_t offset,
                            std::span<std::byte> to) {
     return retry([&] { return chain_->read(map, segment, offset, to); });

@@ -61,6 +61,10 @@ class RecordStore {
     Result<StepMap> map_of(std::int64_t step, const std::string& segment);
     // Files and segments of a step. Errors: the same.
     Result<RecordDirectory> directory(std::int64_t step);
+    // The same of a difference, which stays that of its attempt at the step when the step is
+    // captured again. Error: damaged: no journal names it.
+    Result<StepMap> map_of_difference(std::uint32_t ordinal, const std::string& segment);
+    Result<RecordDirectory> directory_of_difference(std::uint32_t ordinal);
     // Reads bytes of a segment from `offset` on. Only read_segment(), which reads all of it, checks
     // the checksum of its content.
     Result<> read(const StepMap& map, std::size_t segment, std::uint64_t offset, std::span<std::byte> to);

@@ -253,14 +253,14 @@ Result<std::shared_ptr<MetadataFile>> Reference::open_step(const HistoryStep& st
     const RankFiles& files = step.ranks[rank_];
     const std::string path = (fs::path(history_.path) / step.folder / files.metadata).string();
     TWR_TRY(std::shared_ptr<MetadataFile> opened, MetadataFile::open(path));
-    if (opened->header_checksum() != files.header_checksum)
+    if (opened->header_checksum() != files.header_checksum || opened->file().size() != files.metadata_bytes)
         return Error{ErrorCode::damaged,
                      path + ": is not the file that the manifest names: restore the history"};
     if (opened->elsewhere().size() != 0 && files.difference != kNoBase) {
         if (record_ == nullptr) {
             TWR_TRY(record_, RecordStore::open(history_.path, rank_));
         }
-        read_residues_from(record_, step.step, *opened);
+        read_residues_from(record_, files.difference, *opened);
     }
     return opened;
 }

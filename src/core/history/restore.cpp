@@ -147,8 +147,9 @@ class RecordedStep {
    public:
     RecordedStep(RecordStore& store, const StepMap& map, std::string name, MetadataFile& metadata)
         : store_(store), map_(map), name_(std::move(name)), metadata_(metadata) {
-        for (std::size_t s = 0; s < map.directory.segments.size(); ++s)
-            by_name_.emplace(map.directory.segments[s].name, s);
+        for (std::size_t s = 0; s < map.directory.segments.size(); ++s) {
+            if (map.directory.segments[s].file == 0) by_name_.emplace(map.directory.segments[s].name, s);
+        }
     }
 
     Result<> restore(const std::vector<CapturedField>& fields) {

@@ -132,7 +132,8 @@ Result<> restore_data(RecordStore& store, const StepMap& map, std::optional<std:
                            });
 }
 
-// Copies a metadata file, with residues that the record has, and checks its header and them.
+// Copies a metadata file, with residues that the record has. Checks its header, and what the record
+// says of them.
 // Returns the bytes of the whole.
 Result<std::uint64_t> restore_metadata(RecordStore& store, const StepMap& map,
                                        std::optional<std::size_t> residues, MetadataFile& metadata,

@@ -108,6 +108,11 @@ Range residues_apart(const Directory& directory, std::uint64_t file_bytes) {
         found.end = std::max(found.end, round_up(place.offset + place.length, kPageBytes));
     }
     if (found.begin >= found.end || found.end > file_bytes) return {};
+    const auto is_all = [&](const FieldMetadata& field) {
+        const SectionPlace& place = field.place(Section::residues);
+        return place.length == 0 || place.offset + place.length <= found.end;
+    };
+    if (!std::all_of(directory.fields.begin(), directory.fields.end(), is_all)) return {};
     const auto overlaps = [&](std::uint64_t offset, std::uint64_t length) {
         return length != 0 && offset < found.end && offset + length > found.begin;
     };

@@ -80,7 +80,10 @@ Result<std::unique_ptr<MetadataWriter>> MetadataWriter::create(FileSystem& syste
 // Behind all else, so that a record can have them apart from the file; at places that depend on the
 // fields' sizes alone, so that it finds those of an earlier step again.
 std::uint64_t MetadataWriter::lay_out_residues(Directory& directory, std::uint64_t end) {
-    end = round_up(end, kResidueLine);
+    const bool large =
+        std::any_of(directory.fields.begin(), directory.fields.end(),
+                    [](const FieldMetadata& f) { return f.place(Section::residues).length >= kPageBytes; });
+    end = round_up(end, large ? kPageBytes : kResidueLine);
     for (std::size_t f = 0; f < directory.fields.size(); ++f) {
         SectionPlace& place = directory.fields[f].sections[static_cast<std::size_t>(Section::residues)];
         const std::uint64_t before = end;

@@ -64,6 +64,9 @@ Result<std::vector<HostSketch>> HostSketch::build(std::span<const FieldMetadata*
 
 Result<HostSketch> HostSketch::load(MetadataFile& file, std::size_t number) try {
     const FieldMetadata& field = file.directory().fields[number];
+    if (!file.has_residues() && field.place(Section::residues).length != 0)
+        return Error{ErrorCode::not_found,
+                     file.path() + ": its residues are in the record: name the record and a step"};
     BuiltField built;
     size_for(field, built);
     TWR_CHECK(file.read(number, Section::tree, 0, std::as_writable_bytes(std::span(built.tree))));

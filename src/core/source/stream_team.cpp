@@ -1,31 +1,26 @@
 #include "source/stream_team.hpp"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <exception>
 #include <new>
 #include <utility>
 
+#include "base/large_pages.hpp"
 #include "base/start_thread.hpp"
 
 namespace twinrun {
 
-namespace {
-constexpr std::size_t kLargePage = 2 << 20;
-}
-
 Result<StreamMemory> StreamMemory::make(std::size_t bytes) {
     StreamMemory made;
     made.bytes_ = std::max<std::size_t>(bytes, 1);
-    made.alignment_ = made.bytes_ >= 2 * kLargePage ? kLargePage : kDirectAlignment;
+    made.alignment_ = wants_large_pages(made.bytes_) ? kLargePage : kDirectAlignment;
     made.data_ = static_cast<std::byte*>(
         ::operator new (made.bytes_, std::align_val_t{made.alignment_}, std::nothrow));
     if (made.data_ == nullptr) {
         return Error{ErrorCode::out_of_memory,
                      "not enough memory for read buffers: set a smaller limit of memory"};
     }
-    if (made.alignment_ == kLargePage) static_cast<void>(::madvise(made.data_, made.bytes_, MADV_HUGEPAGE));
+    if (made.alignment_ == kLargePage) ask_for_large_pages(made.data_, made.bytes_);
     return made;
 }
 

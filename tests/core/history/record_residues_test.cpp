@@ -17,7 +17,9 @@
 #include "history/history.hpp"
 #include "history/pack.hpp"
 #include "history/reference.hpp"
+#include "history/restore.hpp"
 #include "history/unpack.hpp"
+#include "sketch/host_sketch.hpp"
 #include "support/files.hpp"
 #include "support/packed_record.hpp"
 #include "support/record.hpp"
@@ -95,7 +97,7 @@ Opened opened_step(const std::string& path, const HistoryStep& step, std::uint32
     auto store = RecordStore::open(path, rank);
     EXPECT_TRUE(store) << store.error().message;
     found.store = std::move(*store);
-    read_residues_from(found.store, step.step, *found.metadata);
+    read_residues_from(found.store, step.ranks[rank].difference, *found.metadata);
     return found;
 }
 
@@ -247,6 +249,38 @@ TEST(RecordResidues, ProveWhatElementsWouldSay) {
     }
 }
 
+// A reference captures steps again that were compared already: its residues are those of the new ones.
+TEST(RecordResidues, AreThoseOfTheAttemptThatTheJournalNames) {
+    const QuickFolder folder;
+    SessionSettings how = residue_settings();
+    how.record = RecordMethod::runs;
+    capture_states(folder / "a", how, 1, 0.1 * kResidueTolerance);
+    const auto reference = Reference::open(folder / "a", 0, 1);
+    ASSERT_TRUE(reference);
+    const auto first = History::open(folder / "a");
+    ASSERT_TRUE(first);
+    const Opened known = opened_step(folder / "a", first->steps[2], 0);
+    const std::vector<FieldMetadata> fields = known.metadata->directory().fields;
+    std::vector<HostSketch> sketches;
+    for (std::size_t f = 0; f < fields.size(); ++f) {
+        auto sketch = HostSketch::load(*known.metadata, f);
+        ASSERT_TRUE(sketch) << sketch.error().message;
+        sketches.push_back(std::move(*sketch));
+    }
+    const auto before = (*reference)->check(0, fields);  // opens the record
+    how.existing = Existing::append;
+    how.replace_steps = true;
+    capture_states(folder / "a", how, 1, 0.2 * kResidueTolerance);
+    const auto again = History::open(folder / "a");
+    ASSERT_TRUE(again);
+    ASSERT_NE(again->steps[2].folder, first->steps[2].folder);
+    const auto check = (*reference)->check(2, fields);
+    for (std::size_t f = 0; f < fields.size(); ++f)
+        ASSERT_TRUE(check->whole(f, sketches[f].built()));
+    const auto found = check->result();
+    EXPECT_FALSE(found) << found->reason;
+}
+
 TEST(RecordResidues, AFieldMayHaveTheirName) {
     const QuickFolder folder;
     SessionSettings how = residue_settings();
@@ -254,6 +288,7 @@ TEST(RecordResidues, AFieldMayHaveTheirName) {
         fields[0].name = "rank-00000.residues";
         fields[1].name = "rank-00000.residues'";
         fields[2].name = "rank-00000.data";
+        fields[3].name = "rank-00000.residues\'\'";  // has no items
     };
     capture_states(folder / "plain", how, 1, 0, change);
     how.record = RecordMethod::runs;
@@ -261,6 +296,13 @@ TEST(RecordResidues, AFieldMayHaveTheirName) {
     expect_same_metadata(folder / "plain", folder / "record");
     ASSERT_TRUE(unpack_steps(unsynced_file_system(), folder / "record", {2}, folder / "back", false, 1));
     const auto store = RecordStore::open(folder / "record", 0);
+    DoubleFields restored(kResidueItems);
+    std::vector<CapturedField> into = restored.list();
+    change(into);
+    const auto journal = read_rank_journal(folder / "record", 0, 1);
+    ASSERT_TRUE(journal);
+    const auto done = restore_step({{folder / "record", *journal}}, 2, into);
+    ASSERT_TRUE(done) << done.error().message;
     DoubleFields state(kResidueItems);
     state.fill([](std::size_t f, std::size_t i) { return residue_value_at(2, 0, f, i, 0); });
     const auto map = (*store)->map(2);
@@ -312,7 +354,7 @@ TEST(RecordResidues, DamageIsFound) {
                 ++errors;
                 continue;
             }
-            read_residues_from(*store, step.step, **metadata);
+            read_residues_from(*store, step.ranks[0].difference, **metadata);
             for (std::size_t f = 0; f < kResidueItems.size(); ++f) {
                 Bytes bytes(right[f].size());
                 if (const auto read = (*metadata)->read(f, Section::residues, 0, bytes); !read) {
