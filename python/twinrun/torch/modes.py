@@ -1,12 +1,14 @@
-"""What PyTorch does in this thread: it compiles, it computes gradients, it shows operations to modes and
-to the transforms of torch.func.
+"""What PyTorch does in this thread: it compiles, it computes gradients, it makes steps of optimizers, it
+shows operations to modes and to the transforms of torch.func.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -14,8 +16,8 @@ from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _disable_current_modes
 
 __all__ = [
-    "can_leave_uncompiled", "compiling", "in_backward", "leave_uncompiled", "no_dispatch_modes", "no_functions", "no_modes",
-    "sees_functions", "sees_operations", "sees_operations_alone", "unseen",
+    "can_leave_uncompiled", "compiling", "in_backward", "leave_uncompiled", "left_uncompiled", "no_dispatch_modes", "no_functions",
+    "no_modes", "sees_functions", "sees_operations", "sees_operations_alone", "step_within_step", "unseen",
 ]  # fmt: skip
 
 _P = ParamSpec("_P")
@@ -107,6 +109,15 @@ def leave_uncompiled(function: Callable) -> None:
         torch._C._dynamo.eval_frame.set_code_exec_strategy(code, _SKIP)
 
 
+def left_uncompiled(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """A function that compiled code calls as it is. `torch.compiler.disable` does the same, and imports the
+    compiler, which takes a second.
+    """
+    leave_uncompiled(function)
+    function._torchdynamo_disable = True  # type: ignore[attr-defined]
+    return function
+
+
 def _skip() -> Any:
     """What says that a function and all that it calls are left as they are; None in a PyTorch without it."""
     frames = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
@@ -127,3 +138,29 @@ def compiling() -> bool:
 def in_backward() -> bool:
     """Whether gradients are computed."""
     return torch._C._current_graph_task_id() != -1
+
+
+def _nothing() -> None:
+    pass
+
+
+# What PyTorch runs in the place of each class's own `step`: it calls the hooks, too.
+_STEP = torch.optim.Optimizer.profile_hook_step(_nothing).__code__
+
+
+def step_within_step(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the step whose hook asks runs within another step of the same optimizer.
+
+    A class may call the `step` of the class that it is made from. PyTorch runs all hooks for both, if an
+    optimizer of that other class was made before. No hook learns that a step failed, so hooks cannot count
+    the steps under way: the stack has them.
+    """
+    steps = 0
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is _STEP and frame.f_locals.get("self") is optimizer:
+            steps += 1
+            if steps == 2:
+                return True
+        frame = frame.f_back
+    return False

@@ -10,6 +10,7 @@ import torch
 from ..runs.events import Event, Traced
 from .guard import Guard
 from .model import Owner, Owners, move_last
+from .modes import left_uncompiled, step_within_step
 from .position import Position
 from .recorder import Recorder
 from .replica_checks import ReplicaChecks
@@ -35,16 +36,20 @@ class _Parameter(NamedTuple):
 class _Closure:
     """The closure of a step in the place of the program's own. What it is asked for is that of the program's.
 
-    returned: is called each time that it has returned or raised. calls: how often that was.
+    label: of the optimizer. returned: is called each time that it has returned or raised. calls: how often
+    that was.
     """
 
-    def __init__(self, closure: Callable[..., Any], position: Position, returned: Callable[[], None]) -> None:
+    def __init__(
+        self, closure: Callable[..., Any], label: str, position: Position, returned: Callable[[], None]
+    ) -> None:
         self.__wrapped__ = closure
-        self._position, self._returned = position, returned
+        self._label, self._position, self._returned = label, position, returned
         self.calls = 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         position = self._position
+        optimizing = position.optimizing
         # The model that it runs is no part of the optimizer's own work.
         position.optimizing = position.failed = False
         try:
@@ -54,9 +59,21 @@ class _Closure:
             raise
         finally:
             # Also where it raises: the optimizer may go on, with the gradients that are there then.
-            position.optimizing = True
+            # A closure that called this one goes on, too, and is no work of the optimizer's own.
+            position.optimizing = optimizing
             self.calls += 1
             self._returned()
+
+    @staticmethod
+    def is_there(given: Any, label: str, position: Position) -> bool:
+        """Whether a step is given this trace's closure of its optimizer already. Other traces may have put
+        theirs around it.
+        """
+        while isinstance(given, _Closure):
+            if given._label == label and given._position is position:
+                return True
+            given = given.__wrapped__
+        return False
 
     def __getattr__(self, name: str) -> Any:
         if name == "__wrapped__":  # not there yet
@@ -65,7 +82,8 @@ class _Closure:
 
 
 class OptimizerHooks:
-    """The hooks of optimizers. A step of the last one ends an iteration.
+    """The hooks of optimizers. A step of the last one ends an iteration. A step within another one of the
+    same optimizer is a part of that one.
 
     replicas: compares data-parallel processes before a step; None where nobody asked for it.
     ended: what is called when an iteration ended.
@@ -109,11 +127,16 @@ class OptimizerHooks:
 
     def _stepping(self, label: str) -> Callable[..., tuple[tuple, dict] | None]:
         def before(optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
+            if step_within_step(optimizer):
+                # It may have a closure of its own: that makes gradients of this step, too.
+                if not self._guard.records():
+                    return None
+                return self._with_closure(optimizer, label, args, kwargs, inner=True)
             self._position.optimizing, self._position.failed = True, False
             given = None
             self._closures.pop(label, None)  # of a step that failed
             if self._guard.records():
-                given = self._with_closure(optimizer, label, args, kwargs)
+                given = self._with_closure(optimizer, label, args, kwargs, inner=False)
                 with self._guard.work("the optimizer's step"):
                     self._see(optimizer, label, out=False)
             # Afterwards: where it raises, the trace has what differs.
@@ -121,20 +144,22 @@ class OptimizerHooks:
                 self._replicas.check(lambda: self._replicated(optimizer, label))
             return given
 
-        return before
+        return left_uncompiled(before)
 
     def _with_closure(
-        self, optimizer: torch.optim.Optimizer, label: str, args: tuple, kwargs: dict
+        self, optimizer: torch.optim.Optimizer, label: str, args: tuple, kwargs: dict, *, inner: bool
     ) -> tuple[tuple, dict] | None:
-        """What a step is given, with the trace's closure in place of the program's; None where it has none.
+        """What a step is given, with the trace's closure in place of the program's; None where it has none,
+        or where an inner step has that of the trace.
 
         A closure makes the gradients that a step takes. Those of before are of an earlier step.
         """
         own = kwargs.get("closure") if "closure" in kwargs else args[1] if len(args) > 1 else None
-        if not callable(own):
+        if not callable(own) or (inner and _Closure.is_there(own, label, self._position)):
             return None
-        closure = _Closure(own, self._position, lambda: self._closure_returned(optimizer, label))
-        self._closures[label] = closure
+        closure = _Closure(own, label, self._position, lambda: self._closure_returned(optimizer, label))
+        if not inner:
+            self._closures[label] = closure
         if "closure" in kwargs:
             return args, {**kwargs, "closure": closure}
         return (args[0], closure, *args[2:]), kwargs
@@ -156,6 +181,8 @@ class OptimizerHooks:
 
     def _stepped(self, label: str, last: bool) -> Callable[..., None]:
         def after(optimizer: torch.optim.Optimizer, args: tuple, kwargs: dict) -> None:
+            if step_within_step(optimizer):
+                return
             self._position.optimizing = self._position.failed = False
             closure = self._closures.pop(label, None)
             if self._guard.records():
@@ -166,7 +193,7 @@ class OptimizerHooks:
             if last:
                 self._ended()
 
-        return after
+        return left_uncompiled(after)
 
     def _parameters(self, optimizer: torch.optim.Optimizer, label: str) -> list[_Parameter]:
         """The parameters of an optimizer. They are listed again where they changed."""
