@@ -155,15 +155,33 @@ def models_of(model: torch.nn.Module | Mapping[str, torch.nn.Module]) -> Mapping
 def optimizers_of(
     optimizer: torch.optim.Optimizer | Iterable[torch.optim.Optimizer] | None,
 ) -> list[torch.optim.Optimizer]:
-    """All optimizers that were given. Raises TwinrunError."""
+    """All optimizers that were given; of one that wraps another, and has no hooks of its own, that other one.
+    Raises TwinrunError.
+    """
     if optimizer is None:
         return []
     several = isinstance(optimizer, Iterable) and not isinstance(optimizer, torch.optim.Optimizer)
-    optimizers: list[Any] = list(optimizer) if several else [optimizer]
+    optimizers: list[Any] = [_hooked(one) for one in (optimizer if several else [optimizer])]
     for one in optimizers:
-        if not isinstance(one, torch.optim.Optimizer):
+        if not isinstance(one, torch.optim.Optimizer) or not _has_hooks(one):
+            lacks = (
+                "has no hooks" if isinstance(one, torch.optim.Optimizer) else "is no torch.optim.Optimizer"
+            )
             raise TwinrunError(
-                f"optimizer: {type(one).__name__!r} is no torch.optim.Optimizer",
+                f"optimizer: {type(one).__name__!r} {lacks}",
                 fix="give the optimizer that it wraps, or several in a list",
             )
     return optimizers
+
+
+def _has_hooks(optimizer: object) -> bool:
+    return hasattr(optimizer, "_optimizer_step_pre_hooks")
+
+
+def _hooked(optimizer: Any) -> Any:
+    """The optimizer whose hooks run. One of Accelerate has none, and calls the `step` of the one within."""
+    while isinstance(optimizer, torch.optim.Optimizer) and not _has_hooks(optimizer):
+        if not isinstance(getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
+            break
+        optimizer = optimizer.optimizer
+    return optimizer

@@ -246,6 +246,42 @@ def test_processes_compare_their_replicas_once_for_a_step(tmp_path: Path) -> Non
     assert len(checks) == STEPS
 
 
+def wrapped_by_accelerate(optimizer: torch.optim.Optimizer) -> Any:
+    accelerate = pytest.importorskip("accelerate", reason="needs accelerate: make test-torch")
+    return accelerate.Accelerator(cpu=True).prepare(optimizer)
+
+
+class Wrapper(torch.optim.Optimizer):
+    """One that has no hooks, and calls the step of the optimizer that it has."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.optimizer = optimizer
+
+    @property
+    def param_groups(self) -> Any:  # type: ignore[override]
+        return self.optimizer.param_groups
+
+    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+        return self.optimizer.step(closure)
+
+
+@pytest.mark.parametrize("wrap", [wrapped_by_accelerate, Wrapper, lambda o: Wrapper(Wrapper(o))])
+def test_an_optimizer_that_wraps_another_one(wrap: Callable[[Any], Any], tmp_path: Path) -> None:
+    usual = stepping(tmp_path / "plain", torch.optim.AdamW)
+    assert stepping(tmp_path / "wrapped", lambda p, lr: wrap(torch.optim.AdamW(p, lr=lr))) == usual
+    assert twinrun.compare_traces(tmp_path / "plain", tmp_path / "wrapped").verdict == "same"
+    child = made_from(torch.optim.AdamW, parent_is_hooked=True)
+    stepping(tmp_path / "child", lambda p, lr: wrap(child(p, lr=lr)), closure=True)
+    assert told(tmp_path / "child") == WHOLE_WITH_CLOSURE
+
+
+@pytest.mark.parametrize("within", [None, 3])
+def test_an_optimizer_without_hooks(within: Any, tmp_path: Path) -> None:
+    with pytest.raises(twinrun.TwinrunError, match="'Wrapper' has no hooks") as told_:
+        twinrun.torch.trace(nn.Linear(4, 2), tmp_path / "a", optimizer=Wrapper(within))
+    assert "give the optimizer that it wraps" in str(told_.value)
+
+
 @pytest.mark.parametrize("level", ["modules", "ops"])
 @pytest.mark.parametrize("hooked", [False, True])
 def test_a_compiled_step(hooked: bool, level: str, tmp_path: Path) -> None:
