@@ -470,3 +470,46 @@ def test_any_changes_are_those_of_the_module_that_made_them() -> None:
             assert told == done[n]
 
         call(0, [])
+
+
+def within(model: Keeps) -> None:
+    model.write = lambda module, y: module.layer.weight.data.mul_(1.5)
+
+
+def outside(model: Keeps) -> None:
+    model.layer.weight.data.mul_(1.5)
+
+
+@pytest.mark.parametrize(
+    "when, change, place",
+    [
+        ("before the call", outside, (LAST - 1, "forward")),
+        ("before the call", within, (LAST - 1, "optimizer")),
+        ("before the step", outside, (LAST - 1, "optimizer")),
+        ("after the step", outside, (LAST, "forward")),
+    ],
+)
+def test_a_parameter_that_pytorch_does_not_see_written_differs_where_it_goes_in_next(
+    when: str, change: Callable[[Keeps], None], place: tuple[int, str], tmp_path: Path
+) -> None:
+    def run(path: Path) -> None:
+        model = Keeps()
+        optimizer = torch.optim.SGD(model.layer.parameters(), lr=0.1)
+
+        def at(now: str, i: int) -> None:
+            if (path.name, now, i) == ("b", when, LAST - 1):
+                change(model)
+
+        with twinrun.torch.trace(model, path, optimizer=optimizer):
+            for i in range(LAST + 1):
+                model.write = None
+                optimizer.zero_grad()
+                at("before the call", i)
+                model(torch.ones(3, 4)).square().mean().backward()
+                at("before the step", i)
+                optimizer.step()
+                at("after the step", i)
+
+    first = found(tmp_path, run).first_divergence
+    assert first is not None and (first.site.iteration, first.site.phase) == place
+    assert first.reason == "input" and [v.name for v in first.values] in (["weight"], ["layer.weight"])
