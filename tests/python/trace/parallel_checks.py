@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from ranks import begin, here
+from ranks import begin, end, here
 from torch import nn
 from trainings import Full
 
@@ -307,4 +307,4 @@ def main(rank: int, ranks: int, kind: str, store: str, folder: str, *checks: str
 
 if __name__ == "__main__":
     rank, ranks, *rest = sys.argv[1:]
-    sys.exit(main(int(rank), int(ranks), *rest))
+    end(main(int(rank), int(ranks), *rest))

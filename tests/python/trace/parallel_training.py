@@ -6,7 +6,7 @@ import sys
 
 import torch
 import torch.distributed as dist
-from ranks import begin
+from ranks import begin, end
 from torch import nn
 
 import twinrun
@@ -65,4 +65,4 @@ def n_of(e: ReplicasDiffer) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]))
+    end(main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]))

@@ -1,8 +1,11 @@
-"""How a process of a job begins: on the host with Gloo, or on a GPU of its own with NCCL."""
+"""How a process of a job begins, on the host with Gloo or on a GPU of its own with NCCL, and how it ends."""
 
 from __future__ import annotations
 
+import os
+import sys
 from datetime import timedelta
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -26,6 +29,18 @@ def begin(rank: int, ranks: int, kind: str, store: str) -> torch.device:
         timeout=timedelta(seconds=600),
     )
     return device
+
+
+def end(status: int) -> NoReturn:
+    """Ends this process without what Python does at its end.
+
+    PyTorch keeps groups and their threads until then, also after `destroy_process_group`. If a thread lets go of
+    a tensor that late, Python ends the thread within a destructor: "terminate called without an active exception"
+    (https://github.com/pytorch/pytorch/issues/190489).
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def here() -> str:

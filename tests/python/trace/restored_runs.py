@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from ranks import begin, here
+from ranks import begin, end, here
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -387,4 +387,4 @@ def main(rank: int, ranks: int, kind: str, store: str, folder: str, *scenarios: 
 
 if __name__ == "__main__":
     rank, ranks, *rest = sys.argv[1:]
-    sys.exit(main(int(rank), int(ranks), *rest))
+    end(main(int(rank), int(ranks), *rest))
