@@ -17,6 +17,8 @@ Pipeline::Pipeline(Tiers& tiers, StagingRing* ring, std::uint64_t heap_limit, in
       heap_limit_(heap_limit),
       lost_(std::move(lost)),
       diverged_(std::move(diverged)) {
+    // First: without room for a thread that runs already, the process would end.
+    threads_.reserve(static_cast<std::size_t>(threads));
     for (int i = 0; i < threads; ++i) {
         try {
             threads_.push_back(start_thread([this] { run(); }));

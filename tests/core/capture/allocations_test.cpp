@@ -10,7 +10,9 @@
 #include <new>
 #include <string>
 
+#include "capture/pipeline.hpp"
 #include "capture/session.hpp"
+#include "capture/tiers.hpp"
 #include "support/session_mishaps.hpp"
 
 // Allocations of the whole program: the one that is counted down to fails.
@@ -128,6 +130,27 @@ TEST_F(SessionMishaps, AnyAllocationFails) {
             if (HasFailure()) return;
         }
     }
+}
+
+// Any single allocation fails while threads start: those that run already do the work, or none was started.
+TEST_F(SessionMishaps, AnyAllocationOfAPipelineFails) {
+    const NoneFails afterwards;
+    const auto tiers = Tiers::open(posix_file_system(), run_, 0, 1, {}, [](std::int64_t, const Error*) {});
+    ASSERT_TRUE(tiers) << tiers.error().message;
+    const Pipeline::Lost lost = [](const PendingStep&, const Error&) {};
+    const Pipeline::Diverged diverged = [](const Divergence&) {};
+    int begun = 0;
+    for (std::int64_t at = 0, misses = 0; misses < 3; ++at) {
+        allocations_left = at;
+        try {
+            Pipeline pipeline(**tiers, nullptr, 1 << 20, 8, lost, diverged);
+            pipeline.drain();
+            ++begun;
+        } catch (const std::bad_alloc&) {  // the first thread, or the room for all of them
+        }
+        misses += allocations_left.exchange(-1) >= 0 ? 1 : 0;
+    }
+    EXPECT_GT(begun, 3);
 }
 
 }  // namespace
