@@ -274,6 +274,7 @@ class Batch {
         if (workers.size() == 0) return false;
         Overlap shared{pairs, workers, {}, {}, 0, 0};
         std::vector<std::jthread> others;
+        others.reserve(kPairsAtOnce);  // a thread without room would be waited for under the lock
         for (std::size_t t = 0; t < kPairsAtOnce; ++t) {
             try {
                 const std::lock_guard lock(shared.mutex);

@@ -51,19 +51,20 @@ def test_a_step_costs_what_changed(tmp_path: Path) -> None:
 
 def test_they_prove_what_elements_would_say(tmp_path: Path) -> None:
     a = captured(tmp_path / "a", record="runs")
-    near = captured(tmp_path / "near", noise=0.8 * ATOL, record="runs")
-    far = captured(tmp_path / "far", noise=1.5 * ATOL, record="runs")
-    plain = captured(tmp_path / "plain", noise=0.8 * ATOL)
+    near = captured(tmp_path / "near", noise=0.3 * ATOL, record="runs")
+    far = captured(tmp_path / "far", noise=3 * ATOL, record="runs")
+    plain = captured(tmp_path / "plain", noise=0.3 * ATOL)
     for other in (near, plain):
         found = twinrun.compare(a, other)
         assert found.same
-        assert "no element was read" in str(found)
+        # Where few chunks differ, their elements are no more bytes than their residues.
+        assert "metadata proves" in str(found)
     assert not twinrun.compare(a, far).same
 
 
 def test_a_sketch_of_a_step(tmp_path: Path) -> None:
     record = captured(tmp_path / "record", record="runs")
-    near = captured(tmp_path / "near", noise=0.8 * ATOL)
+    near = captured(tmp_path / "near", noise=0.3 * ATOL)
     found = twinrun.sketch_of(record, 2, device="cpu")
     assert found.compare(twinrun.sketch_of(near, 2, device="cpu"))
     assert found.compare(twinrun.sketch(states()[2], atol=ATOL))
@@ -93,7 +94,7 @@ def test_damage_is_found(tmp_path: Path) -> None:
     (record / name).write_bytes((other / name).read_bytes())
     assert any(name in problem for problem in twinrun.verify(record).problems)
     with pytest.raises(DamagedFile):
-        twinrun.compare(record, captured(tmp_path / "near", noise=0.8 * ATOL), steps="2")
+        twinrun.compare(record, captured(tmp_path / "near", noise=0.3 * ATOL), steps="2")
 
 
 def test_a_metadata_file_without_its_end_is_damaged(tmp_path: Path) -> None:
