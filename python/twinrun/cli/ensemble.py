@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import MissingFile, TwinrunError
+from ..errors import MissingFile, TwinrunError, one_line
 from ..words import counted
 from .choices import IMPORTED
 from .common import PATH, Range, VerbWithJson, console, json_option
@@ -134,6 +134,8 @@ def run(
         outcome = runner.run_study(file, place, retries=retry, amend=amend, report=tell)
     if parquet:
         exporting.write_parquet(place, parquet)
+    for note in outcome.left:
+        console(stderr=True).print(f"note: {one_line(note)}", soft_wrap=True)
     if outcome.ended == "interrupted":
         raise TwinrunError(
             f"interrupted: {outcome.done} of {outcome.total} tasks have run",

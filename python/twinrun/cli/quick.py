@@ -170,9 +170,10 @@ def quick(given: CommandLine, keep: str | None, export_json: str | None, export_
     from ..ensemble.analysis.conditions import conditions_of
     from .progress import Teller
 
-    with _folder(keep) as folder:
+    left: list[str] = []
+    with _folder(keep, left) as folder:
         with Teller(quiet or not sys.stderr.isatty()) as tell:
-            outcome, trouble = run_commands(given, folder, tell)
+            outcome, trouble = run_commands(given, folder, tell, left)
         if outcome.done == 0:
             raise trouble or TwinrunError("interrupted before the first run ended: nothing can be said")
         frame = load_tasks(folder)
@@ -223,17 +224,23 @@ def _print(found: Conditions, given: CommandLine, ended: str, keep: str | None, 
 
 
 @contextlib.contextmanager
-def _folder(keep: str | None) -> Iterator[Path]:
-    """The folder of the runs: the user's, or one that goes."""
+def _folder(keep: str | None, left: Sequence[str]) -> Iterator[Path]:
+    """The folder of the runs: the user's, or one that goes, unless it has something of the user (left)."""
+    import tempfile
     from pathlib import Path
 
-    if keep is not None:
-        yield Path(keep)
-        return
-    import tempfile
+    folder = Path(keep if keep is not None else tempfile.mkdtemp(prefix="twinrun-ensemble-"))
+    try:
+        yield folder
+    finally:
+        for note in left:
+            console(stderr=True).print(f"note: {one_line(note)}", soft_wrap=True)
+        if keep is None and not left:
+            from ..ensemble.study.removal import FOLDER_ITSELF, remove
 
-    with tempfile.TemporaryDirectory(prefix="twinrun-ensemble-") as folder:
-        yield Path(folder)
+            above = os.open(folder.parent, FOLDER_ITSELF & ~os.O_NOFOLLOW)
+            remove(folder.name, above)
+            os.close(above)
 
 
 def _table(found: Conditions) -> Table:

@@ -17,7 +17,7 @@ from commands import COMMAND, HANG, check_error, command, load_json
 from ensemble_support import PYTHON, KillAt, in_child, lines, within, write_study
 
 from twinrun.ensemble.run import engines, folder, local, runner, work
-from twinrun.ensemble.study import attempts, record
+from twinrun.ensemble.study import attempts, record, removal
 from twinrun.ensemble.study import lines as study_lines
 from twinrun.ensemble.study.design import Task
 from twinrun.ensemble.study.study import read_study
@@ -142,7 +142,9 @@ def test_retries_end_with_success(tmp_path: Path) -> None:
 # Killed --------------------------------------------------------------------------------------------------------------------
 
 
-OWN = tuple(m.__file__ for m in (runner, folder, work, record, attempts, study_lines, engines, local))
+OWN = tuple(
+    m.__file__ for m in (runner, folder, work, record, attempts, removal, study_lines, engines, local)
+)
 
 
 def logging_study(folder: Path, tasks: int, **keys: object) -> tuple[Path, Path]:

@@ -116,13 +116,15 @@ class _Attempts(Attempts):
         data = self.spec(task, attempt).get("data")
         if data and self._data is not None:
             remove_data(self._data, Path(data))
-        folder = self.folder(task, attempt)
-        # The spec comes last: it shows whose the folder is.
-        for entry in sorted(folder.iterdir(), key=lambda p: p.name == "spec.json"):
-            with contextlib.suppress(OSError):
-                entry.unlink()
+        with self.own(task, attempt) as folder:
+            if folder is None:
+                return
+            # The spec comes last: it shows whose the folder is.
+            for name in sorted(os.listdir(folder), key=lambda n: n == "spec.json"):
+                with contextlib.suppress(OSError):
+                    os.unlink(name, dir_fd=folder)
         with contextlib.suppress(OSError):
-            folder.rmdir()
+            self.folder(task, attempt).rmdir()
 
 
 class CellWork(Work):

@@ -29,7 +29,7 @@ FOLDER = "TWINRUN_TASK_FOLDER"  # in the environment of each task: its folder
 
 @dataclass
 class Running:
-    """An attempt that was started. token: the engine's own."""
+    """An attempt that was started. token: the engine's own. submit: when, as its spec and record have it."""
 
     task: int
     attempt: int
@@ -37,6 +37,7 @@ class Running:
     cores: list[int] | None = None
     token: Any = None
     began: float = 0.0
+    submit: float | None = None
     extra: dict = field(default_factory=dict)
 
 

@@ -68,9 +68,13 @@ def _last_line(path: Path) -> str:
 
 
 def run_commands(
-    line: CommandLine, folder: str | os.PathLike[str], report: Callable[[Progress], None] | None = None
+    line: CommandLine,
+    folder: str | os.PathLike[str],
+    report: Callable[[Progress], None] | None = None,
+    left: list[str] | None = None,
 ) -> tuple[Outcome, TwinrunError | None]:
     """Runs the commands until their ratios are known, or the time is up. folder: a new one, or an empty one.
+    left: takes what lies in it that is not the study's (`Outcome.left`), also where this raises.
 
     Returns how it ended, and why the cleanup failed, if it did: the runs still count.
 
@@ -89,4 +93,8 @@ def run_commands(
     with StudyFolder(path, study) as opened:
         work = _Commands(opened)
         work.ignore_failure = line.ignore_failure
-        return run(work, 0, report), work.trouble
+        try:
+            return run(work, 0, report), work.trouble
+        finally:
+            if left is not None:
+                left += opened.attempts.left()

@@ -69,6 +69,8 @@ class Outcome:
         Tasks that have ended without a good attempt.
     retried : int
         Attempts of this run that repeated a failed one.
+    left : tuple of str
+        What lies where folders of attempts are, is not theirs, and was left alone.
     """
 
     ended: str
@@ -76,6 +78,7 @@ class Outcome:
     total: int
     failed: int
     retried: int
+    left: tuple[str, ...] = ()
 
 
 def estimate(
@@ -184,6 +187,8 @@ class _Run:
                 continue
             folder = attempts.folder(number, attempt)
             running = Running(number, attempt, folder, began=time.monotonic())
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                running.submit = json.loads((folder / "spec.json").read_text())["submit"]
             state = examine(folder)
             if state == State.SUBMITTED and (
                 not (folder / "submitted.json").exists() or self.engine.name in ("local", "mpirun")
@@ -197,8 +202,8 @@ class _Run:
                     running.cores = json.loads((folder / "spec.json").read_text())["cores"]
                 self.engine.adopt(running)
                 self._running.append(running)
-            elif state == State.RECORDED:
-                self._keep(running)
+            elif (record := _record_of(running)) is not None:
+                self._keep(running, record)
             elif state == State.LOST:
                 self._lost(running, interrupted=True)
         if self._running:
@@ -230,9 +235,8 @@ class _Run:
 
     # -- recording
 
-    def _keep(self, running: Running) -> dict:
-        """Keeps an attempt that has its record; returns its line."""
-        record = json.loads((running.folder / "record.json").read_text(errors="surrogateescape"))
+    def _keep(self, running: Running, record: Mapping) -> dict:
+        """Keeps an attempt that has ended; returns its line."""
         task = self._by_number[running.task]
         line = self.work.keep(task, running.attempt, record, self._engine_of(running.folder))
         self.work.attempts.clear(running.task, running.attempt)
@@ -249,7 +253,7 @@ class _Run:
     def _lost(self, running: Running, interrupted: bool) -> dict:
         """Records an attempt that will never have a record of its own: its watcher died."""
         end_stragglers(running.folder)
-        spec: dict[str, Any] = {}
+        spec: dict[str, Any] = {"submit": running.submit}
         started: dict[str, Any] = {}
         claim: dict[str, Any] = {}
         for target, name in ((spec, "spec.json"), (started, "started.json"), (claim, "claim")):
@@ -265,9 +269,13 @@ class _Run:
             "interrupted": interrupted,
             "reason": "the program that watched it died" if claim else "the job ended before it began",
         }
-        # With a record the attempt is complete, whatever happens to this process now.
-        write_whole(running.folder / "record.json", json.dumps(record).encode())
-        return self._keep(running)
+        with self.work.attempts.own(running.task, running.attempt) as own:
+            if own is None:
+                record |= {"status": "failed", "reason": _EXCHANGED}
+            else:
+                # With a record the attempt is complete, whatever happens to this process now.
+                write_whole(f"/proc/self/fd/{own}/record.json", json.dumps(record).encode())
+        return self._keep(running, record)
 
     # -- starting
 
@@ -280,6 +288,8 @@ class _Run:
         spec = self.work.spec(self.engine, task, attempt, running.cores)
         if task.replica is not None:
             spec |= {"slot": self.engine.slot(), "gate": (self.engine.gate or 0.0) / _LOOKS if gated else 0.0}
+        spec["inode"] = self.work.attempts.inode(task.task, attempt)
+        running.submit = spec["submit"]
         (folder / "spec.json").write_text(json.dumps(spec))
         self.engine.start(running, task.node)
         self._running.append(running)
@@ -345,15 +355,16 @@ class _Run:
             unseen = False  # tasks that this pass does not look at, and that may have ended
             for running in list(self._running):
                 task = self._by_number[running.task]
-                if (running.folder / "record.json").exists():
+                if (record := _record_of(running)) is not None:
                     self.engine.done(running)
-                    line = self._keep(running)
+                    line = self._keep(running, record)
                 elif not self.engine.alive(running):
                     # Checked again: the record comes before the end.
-                    if (running.folder / "record.json").exists():
+                    if _record_of(running) is not None:
                         continue
                     self.engine.done(running)
-                    withdraw(running.folder)
+                    if self.work.attempts.leads(running.task, running.attempt):
+                        withdraw(running.folder)
                     line = self._lost(running, interrupted=self._stopping)
                 else:
                     continue
@@ -399,9 +410,24 @@ class _Run:
         if self._signals.asked >= 2 and not self._stopping:
             self._stopping = True
             for running in self._running:
-                with contextlib.suppress(FileNotFoundError):
-                    (running.folder / "stop").touch()
+                if self.work.attempts.leads(running.task, running.attempt):
+                    with contextlib.suppress(FileNotFoundError):
+                        (running.folder / "stop").touch()
                 self.engine.stop(running)
+
+
+_EXCHANGED = "its folder was removed while it ran, or another one has its name, so what it took is not known"
+
+
+def _record_of(running: Running) -> dict | None:
+    """The record of an attempt; None where there is none. Where a task put another folder in place of its
+    own, a file of this name may be the user's: that of the watcher has what the spec says.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        record = json.loads((running.folder / "record.json").read_text(errors="surrogateescape"))
+        if isinstance(record, dict) and record.get("submit", running) == running.submit:
+            return record
+    return None
 
 
 def _said(task: Task, line: Mapping) -> str:
@@ -466,8 +492,8 @@ def run(
                 if plan is not None and not part[0].warmup and work.enough(part[-1].block + 1):
                     ended = "enough"
                     break
-            left = unfinished(work.tasks, work.lines(), going.retries)
-            if ended == "interrupted" and not left:
+            rest = unfinished(work.tasks, work.lines(), going.retries)
+            if ended == "interrupted" and not rest:
                 ended = "complete"
             if not signals.asked:
                 going.measure_noise("after")
@@ -477,10 +503,11 @@ def run(
                 work.finish()
         lines = [x for x in work.lines() if x["task"] >= 0]
         total = sum(not t.warmup for t in work.tasks)
-        done = total - sum(not t.warmup for t in left)
+        done = total - sum(not t.warmup for t in rest)
         good = {x["task"] for x in lines if x["status"] == "ok"}
         finished = {x["task"] for x in lines if not x["interrupted"]}
-        return Outcome(ended, done, total, len(finished - good), going.retried)
+        left = tuple(work.attempts.left())
+        return Outcome(ended, done, total, len(finished - good), going.retried, left)
 
 
 def status_of(folder: str | os.PathLike[str]) -> dict:

@@ -1,9 +1,9 @@
 """Compares the results of a task with those of the first task of its seed.
 
 The results of the first task are the reference of its seed (of all tasks, where nothing uses {seed}): they
-are moved to STUDY/results/SEED, where they stay. Others are compared as soon as they have ended, by the
-runner, on its own cores where tasks leave it any; then they go, unless the study keeps them. A task's line
-has
+are moved to STUDY/results/SEED, where they stay; what lies outside of the attempt's folder is copied. Others
+are compared as soon as they have ended, by the runner, on its own cores where tasks leave it any; then they
+go, unless the study keeps them. A task's line has
 
     results: {"verdict": "reference"|"same"|"different"|"undecided", "reference": TASK, "first_step",
     "first_field",
@@ -129,10 +129,10 @@ def judge(study: Study, folder: Path, line: Mapping[str, Any], own: Path) -> dic
     if not os.path.lexists(place):
         place.parent.mkdir(exist_ok=True)
         write_whole(says, json.dumps(mine).encode())
-        if study.keep:
-            _copy(left, place)
-        else:
+        if not study.keep and _is_inside(left, own):
             os.rename(left, place)
+        else:
+            _copy(left, place)
         return {"verdict": "reference", "reference": line["task"]}
     return {"reference": owner.get("task"), **compare_results(place, left, rule.atol, rule.rtol)}
 
@@ -148,6 +148,11 @@ def _owner(says: Path) -> dict[str, Any] | None:
         if not says.is_symlink() and isinstance(found, dict) and found.keys() == {"task", "attempt"}:
             return found
     return None
+
+
+def _is_inside(path: Path, own: Path) -> bool:
+    """Whether a path lies in the folder of an attempt without a link: what lies elsewhere is the user's."""
+    return os.path.realpath(path).startswith(f"{own.parent.resolve() / own.name}{os.sep}")
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -48,10 +48,10 @@ def _not_started(e: _Impossible) -> dict:
 
 
 class Attempt:
-    """spec: of spec.json in the attempt's folder."""
+    """spec: of spec.json in the attempt's folder. path: the name of that, as the task knows it."""
 
-    def __init__(self, folder: str, spec: dict) -> None:
-        self.folder, self.spec = folder, spec
+    def __init__(self, folder: str, spec: dict, path: str) -> None:
+        self.folder, self.spec, self._path = folder, spec, path
         self._signals = Signals()
         adopt_orphans()
         self._sampler = Sampler()
@@ -69,7 +69,7 @@ class Attempt:
             "slot": spec.get("slot"),
         }
         environment = environment_of(spec["environment"])
-        record["facts"] = environment_facts(environment, spec["command"], self.folder, spec["variables"])
+        record["facts"] = environment_facts(environment, spec["command"], self._path, spec["variables"])
         try:
             record["cores"] = cores = self._cores()
             self._prepare(environment)

@@ -32,7 +32,9 @@ def write_whole(path: str, document: dict) -> None:
 
 def main(arguments: list[str]) -> int:
     """Runs the program. Status 0 where a record was written, or another process has the attempt."""
-    folder = os.path.abspath(arguments[0])
+    path = os.path.abspath(arguments[0])
+    # The task may put another folder, or a link, in place of this one: neither is read or written.
+    folder = f"/proc/self/fd/{os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)}"
     with open(os.path.join(folder, "spec.json"), encoding="utf-8", errors="surrogateescape") as file:
         spec = json.load(file)
     lock = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -49,5 +51,5 @@ def main(arguments: list[str]) -> int:
     os.write(claim, json.dumps({"node": node_name(), "host": platform.node(), "pid": os.getpid()}).encode())
     os.fsync(claim)
     os.close(claim)
-    write_whole(os.path.join(folder, "record.json"), Attempt(folder, spec).run())
+    write_whole(os.path.join(folder, "record.json"), Attempt(folder, spec, path).run())
     return 0
