@@ -294,16 +294,59 @@ def test_outcome_knows_comparisons() -> None:
     made[0]["results"] = {"verdict": "reference", "reference": 0}
     made[1]["results"] = compared("undecided", why="x")
     found = outcome(frame_of(made))
-    assert found.state == "found" and "10 of 39 tasks computed something else" in found.sentence
+    assert found.state == "found" and "10 of 38 tasks computed something else" in found.sentence
     assert "first at step 23, by at most 3.9" in found.sentence and "of 1 more" in found.sentence
     for line in made[2:]:
         line["results"] = compared("same", max_abs_diff=1e-9 * line["task"])
     same = outcome(frame_of(made))
-    assert "All 39 tasks computed the same" in same.sentence and same.state == "described"
+    assert same.sentence.startswith(
+        "38 tasks computed the same as the first task of their seed; whether all do cannot be decided; "
+    )
+    assert same.state == "open" and "of 1 more the results could not be compared" in same.sentence
+    made[1]["results"] = compared("same")
+    same = outcome(frame_of(made))
+    assert (
+        "All 39 tasks that were compared computed the same as the first" in same.sentence
+        and same.state == "described"
+    )
+    assert "at 95% confidence at most 7.4% of such tasks do not" in same.sentence  # 0.05^(1/39)
+    for line in made:
+        line["results"]["reference"] = "/ref"
+    assert "computed the same as the reference;" in outcome(frame_of(made)).sentence
     # A study's own word for it is a result as any other.
     for line in made:
         line["results"] = {"verdict": "passed"}
     assert "All 40 tasks computed the same within" in outcome(frame_of(made)).sentence
+
+
+def test_tasks_without_results_leave_it_undecided() -> None:
+    """Of 12 tasks, the first is the reference, 6 are the same, and 5 left none."""
+    made = lines(1, nodes=4, blocks=3)
+    for line in made:
+        line["results"] = compared("same") if line["task"] < 7 else None
+    made[0]["results"] = compared("reference")
+    found = outcome(frame_of(made))
+    assert found.state == "open" and found.facts["takes"]
+    assert found.sentence == (
+        "6 tasks computed the same as the first task of their seed; whether all do cannot be decided; "
+        "5 more ended well and left no results."
+    )
+    for line in made[1:]:
+        line["results"] = None
+    alone = outcome(frame_of(made))
+    assert alone.state == "open" and "no task was compared with another; 11 more" in alone.sentence
+
+
+def test_a_difference_without_a_number_has_no_bound() -> None:
+    made = lines(1, nodes=4, blocks=3)
+    for line in made:
+        line["results"] = compared("same", max_abs_diff=0.0)
+    made[0]["results"] = compared("reference")
+    for task, size in ((3, 2e-6), (5, None), (7, None)):
+        made[task]["results"] = compared("different", max_abs_diff=size)
+    sentence = outcome(frame_of(made)).sentence
+    assert "3 of 11 tasks computed something else" in sentence
+    assert "(by at most 2e-06 where that is known: in 2 it is not, or not finite)" in sentence
 
 
 def test_capture_cost_and_what_was_computed(tmp_path: Path) -> None:

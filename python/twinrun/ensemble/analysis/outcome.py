@@ -3,6 +3,7 @@
 A task's `results` hold a text, a truth value or a number for each name. Tasks whose results are not those of
 most tasks of their condition are compared in time with the others (Mann-Whitney). Where results were compared
 with a reference's (`results.verdict`), the others are those that differ from it, whatever their condition.
+Where some tasks left no results, or could not be compared, nothing is said of all.
 """
 
 from __future__ import annotations
@@ -27,14 +28,19 @@ __all__ = ["outcome"]
 
 def _parted(differing: pd.DataFrame) -> str:
     """' (first at step 20, by at most 0.001)', as far as known."""
+
+    def known(column: str) -> pd.Series:
+        numbers = differing[column] if column in differing else pd.Series(np.nan, differing.index)
+        return pd.to_numeric(numbers, errors="coerce").dropna()
+
     said = []
-    for column, form in (
-        ("results.first_step", "first at step {:.0f}"),
-        ("results.max_abs_diff", "by at most {:.3g}"),
-    ):
-        known = pd.to_numeric(differing[column], errors="coerce").dropna() if column in differing else ()
-        if len(known):
-            said.append(form.format(min(known) if "step" in column else max(known)))
+    if len(steps := known("results.first_step")):
+        said.append(f"first at step {steps.min():.0f}")
+    if len(sizes := known("results.max_abs_diff")):
+        # A difference by NaN or by infinity has no number, and so has one that only digests show.
+        rest = len(differing) - len(sizes)
+        how = f" where that is known: in {rest} it is not, or not finite" if rest else ""
+        said.append(f"by at most {sizes.max():.3g}{how}")
     return f" ({', '.join(said)})" if said else ""
 
 
@@ -61,13 +67,14 @@ def _by_level(good: pd.DataFrame, other: np.ndarray) -> list[str]:
     return said
 
 
-def _all_the_same(good: pd.DataFrame, compared: bool, options: Options) -> str:
-    """What is said where no task has other results; without a full stop."""
-    n = len(good)
-    asked = n - int((good["results.verdict"] == "reference").sum()) if compared else n
-    most = 1 - options.alpha ** (1 / max(asked, 1))
-    where = "as the first task of their seed" if compared else "within their conditions"
-    return f"All {n} tasks computed the same {where}; at {percent(options.confidence)} confidence at most {at_least(most)} of such tasks do not"  # fmt: skip
+def _all_the_same(asked: int, than: str, all_known: bool, options: Options) -> str:
+    """What is said where no task has other results; without a full stop. asked: how many were compared."""
+    most = 1 - options.alpha ** (1 / asked)
+    where = f"as {than}" if than else "within their conditions"
+    if not all_known:
+        return f"{asked} tasks computed the same {where}; whether all do cannot be decided"
+    what = f"All {asked} tasks that were compared" if than else f"All {asked} tasks"
+    return f"{what} computed the same {where}; at {percent(options.confidence)} confidence at most {at_least(most)} of such tasks do not"  # fmt: skip
 
 
 def _differ_in_time(left: np.ndarray, other: np.ndarray, options: Options) -> Claim:
@@ -102,32 +109,52 @@ def outcome(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # n
     title = "Results beside time"
     good = usable(frame, options.value)
     columns = [c for c in good if c.startswith("results.")]
+    every = len(good)
     good = good[good[columns].notna().any(axis=1)].reset_index(drop=True) if columns else good.iloc[:0]
+    missing = every - len(good)
     compared = {"results.verdict", "results.reference"} <= set(columns)
-    undecided = 0
+    undecided = references = 0
+    than = ""
     if compared:
         told = good["results.verdict"].isin(["reference", "same", "different"])
-        undecided = int((~told & good["results.verdict"].notna()).sum())
+        undecided = int((~told).sum())
         good = good[told].reset_index(drop=True)
-    n = len(good)
-    if n < 2:
-        return nothing(
-            "outcome", title, "Whether results are the same is unknown: the study recorded none.", n
+        references = int((good["results.verdict"] == "reference").sum())
+        own = good["results.reference"].map(lambda of: isinstance(of, str)).any()
+        than = "the reference" if own else "the first task of their seed"
+    n = len(good) - references
+    unknown = "".join(
+        f"; {words}"
+        for count, words in (
+            (missing, f"{missing} more ended well and left no results"),
+            (undecided, f"of {undecided} more the results could not be compared"),
         )
-    unknown = f"; of {undecided} more the results could not be compared" if undecided else ""
+        if count
+    )
+    if n < (1 if compared else 2):
+        why = "no task was compared with another" if len(good) or undecided else "the study recorded none"
+        return nothing(
+            "outcome",
+            title,
+            f"Whether results are the same is unknown: {why}{unknown if compared else ''}.",
+            n,
+        )
     other = _have_other_results(good, columns, compared)
     count = int(other.sum())
     notes = _by_level(good, other) if compared and count else []
     table = pd.DataFrame({"task": good["task"], options.value: good[options.value], "other results": other, **{c: good[c] for c in columns}})  # fmt: skip
     table = table[other].reset_index(drop=True)
     if count == 0:
-        text = f"{_all_the_same(good, compared, options)}{unknown}."
-        return Analysis("outcome", title, table, lambda _: (text, DESCRIBED), n, options.alpha, notes=notes)
+        text = f"{_all_the_same(n, than, not unknown, options)}{unknown}."
+        state = OPEN if unknown else DESCRIBED
+        takes = {"takes": "results of all tasks that can be compared"} if unknown else {}
+        return Analysis(
+            "outcome", title, table, lambda _: (text, state), n, options.alpha, facts=takes, notes=notes
+        )
     left = residuals(good, options.value, blocks=False)
     claim = _differ_in_time(left, other, options)
-    than = "the first task of their seed" if compared else "most of their condition"
     parted = _parted(good[other]) if compared else ""
-    first = f"{count} of {n} tasks computed something else than {than}{parted}"
+    first = f"{count} of {n} tasks computed something else than {than or 'most of their condition'}{parted}"
 
     def draw(axes: Axes) -> None:
         axes.ecdf(100 * np.expm1(left[~other]), label="same results")
