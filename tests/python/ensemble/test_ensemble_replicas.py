@@ -88,8 +88,8 @@ def test_a_free_slot_waits_for_no_record_of_another_task(
         did.append(("start", task.replica or 0))
         return start(self, task, gated)
 
-    def kept(self: runner._Run, running: Running) -> dict:
-        line = keep(self, running)
+    def kept(self: runner._Run, running: Running, record: dict) -> dict:
+        line = keep(self, running, record)
         did.append(("keep", line["replica"]))
         return line
 

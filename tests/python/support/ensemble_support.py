@@ -17,6 +17,7 @@ from commands import HANG
 
 from twinrun.ensemble.run.engines import WATCH
 from twinrun.ensemble.run.work import variable_rules
+from twinrun.outputs import write_whole
 
 
 @contextmanager
@@ -84,7 +85,8 @@ def start_watch(folder: Path, command: list[str], **keys: object) -> subprocess.
         "success": [0], "cores": None, "cores_level": None, "spare": None, "own_cores": None, "period": 0.05, "listen": True,
         "verify": {}, "submit": 0.0, **keys,
     }  # fmt: skip
-    (folder / "spec.json").write_text(json.dumps(spec))
+    # Whole: a watcher of the same folder may be reading it.
+    write_whole(folder / "spec.json", json.dumps(spec).encode())
     return subprocess.Popen([sys.executable, "-I", "-S", str(WATCH), str(folder)])
 
 
