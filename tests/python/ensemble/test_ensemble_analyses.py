@@ -307,12 +307,12 @@ def test_load_is_not_fooled_by_drift() -> None:
 
 
 def test_two_studies() -> None:
-    base, same = study(1, blocks=5), study(2, blocks=5)
+    base, same = study(1, blocks=5), study(3, blocks=5)
     assert compare(base, same, FAST).state == NONE
-    moved = compare(base, study(2, blocks=5, planted=lambda *_: 0.05), FAST)
+    moved = compare(base, study(3, blocks=5, planted=lambda *_: 0.05), FAST)
     assert [c.what for c in moved.found] == ["location"]
     assert moved.claims[0].facts["low"] <= math.exp(0.05) <= moved.claims[0].facts["high"]
-    wider = compare(base, study(2, blocks=5, sigma=0.09), FAST)
+    wider = compare(base, study(3, blocks=5, sigma=0.09), FAST)
     assert "spread" in [c.what for c in wider.found]
     assert wider.claims[1].facts["low"] <= 3 <= wider.claims[1].facts["high"]
     with pytest.raises(Incomparable):

@@ -7,6 +7,10 @@ permutation test (Chung and Romano, Annals of Statistics 41, 2013): what is left
 is then no alarm, also where a distribution has two modes and its median lies in either. Conditions
 that both studies have are removed, by the mean of both. Three questions, corrected by Holm. Two
 studies are two times and perhaps two machines: the analysis shows what differs, and not why.
+
+Tasks that resemble the ones before tell less than their number, and two equal studies of such tasks
+differ by more. So each difference is also held against pairs of series that resemble the ones before
+as much (`serial.Null`). Where a study is shown to have such tasks, no interval is given.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +32,7 @@ from .correction import holm
 from .model import at_least, cells_of, with_interval
 from .resampling import permutation_p, permuted
 from .result import FOUND, NONE, OPEN, Analysis, Claim, Judge, Options, nothing
+from .serial import Null, Resemblance, resemblance, scores, with_before
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,6 +42,9 @@ __all__ = ["compare", "hodges_lehmann", "slow_tail"]
 # blocks in both studies: with as many, blocks are the units, because tasks of a block are not
 # independent
 _BLOCKS = 8
+_LEVEL = 0.05  # at which tasks are shown to resemble the ones before
+# Values of a simulated series between the two studies: they ran at other times.
+_APART = 100
 
 
 def hodges_lehmann(a: np.ndarray, b: np.ndarray, confidence: float) -> tuple[float, float, float]:
@@ -121,6 +129,27 @@ def _tail_difference(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return slow_tail(y)[0] - slow_tail(x)[0]
 
 
+def _apart(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """How far the means are apart, in deviations inside of the studies; for each row."""
+    inside = np.sqrt((x.var(axis=1) + y.var(axis=1)) / 2)
+    return np.abs(y.mean(axis=1) - x.mean(axis=1)) / np.maximum(inside, 1e-300)
+
+
+def _wider(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """How many times the mean deviation from the median differs, as a logarithm; for each row."""
+
+    def deviation(v: np.ndarray) -> np.ndarray:
+        return np.maximum(np.abs(v - np.median(v, axis=1, keepdims=True)).mean(axis=1), 1e-300)
+
+    return np.abs(np.log(deviation(y) / deviation(x)))
+
+
+def _tails_apart(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """How far the means of the slowest tenth are apart, in standard errors; for each row."""
+    (first, its_error), (second, error) = slow_tail(x), slow_tail(y)
+    return np.abs(second - first) / np.maximum(np.hypot(its_error, error), 1e-300)
+
+
 @dataclass
 class _Two:
     """Two studies, conditions taken out. a, b: logarithms of times; units: the same, or means of
@@ -143,9 +172,50 @@ class _Two:
         of_blocks = f", {len(self.units[0])} and {len(self.units[1])} blocks as units" if self.blocked else ""
         return f"{len(self.a)} and {len(self.b)} tasks{of_blocks}"
 
+    @cached_property
+    def alike(self) -> dict[str, Resemblance]:
+        """How much the units of each study, and its tasks, resemble the ones before."""
+        which = [("units", self.units), ("tasks", (self.a, self.b))]
+        return {
+            f"{what} of the {study} study": resemblance(
+                values, lambda rows: rows, _LEVEL, self.options.permutations, self.rng
+            )
+            for what, both in which
+            for study, values in zip(("first", "second"), both, strict=True)
+        }
+
+    def fails(self, what: str) -> list[str]:
+        """Why there is no interval: in which study units (or tasks) resemble the ones before."""
+        named = f"{'blocks' if self.blocked and what == 'units' else 'tasks'}"
+        return [
+            f"{named}{name.removeprefix(what)} resemble the ones before (correlation {alike.value:.2f})"
+            for name, alike in self.alike.items()
+            if name.startswith(what) and alike.shown
+        ]
+
+    def _p(self, p: float, statistic: Callable[..., np.ndarray], *both: np.ndarray) -> float:
+        """p, also among pairs of series that resemble the ones before as much as both studies do."""
+        if p > self.options.alpha:
+            return p
+        n = len(both[0])
+
+        def looked_for(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            x, y = rows[:, :n], rows[:, n:]
+            # The larger: a study of independent tasks does not make up for the other one.
+            return statistic(x, y), np.maximum(with_before(scores(x)), with_before(scores(y)))
+
+        def without_the_time_between(rows: np.ndarray) -> np.ndarray:
+            return np.hstack([rows[:, :n], rows[:, n + _APART :]])
+
+        length = n + _APART + len(both[1])
+        null = Null(length, looked_for, without_the_time_between, self.rng)
+        return max(p, null.p(np.concatenate(both), self.options.permutations))
+
     def resampled(
         self, first: np.ndarray, second: np.ndarray, statistic: Callable[..., np.ndarray]
     ) -> tuple[float, float]:
+        if self.fails("tasks"):
+            return np.nan, np.nan
         ends = interval(
             [len(first), len(second)],
             lambda i, j: statistic(first[i], second[j]),
@@ -157,12 +227,15 @@ class _Two:
 
     def location(self) -> dict[str, Any]:
         value, low, high = (float(np.exp(x)) for x in hodges_lehmann(*self.units, self.options.confidence))
+        if self.fails("units"):
+            low = high = np.nan
         p = float(stats.mannwhitneyu(*self.units, alternative="two-sided").pvalue)
+        p = self._p(p, _apart, *self.units)
         return {"what": "location", "measure": "ratio of times", "value": value, "low": low, "high": high, "p": p}  # fmt: skip
 
     def spread(self) -> dict[str, Any]:
         low, high = self.resampled(*self.wall, _cov_ratio)
-        p = float(stats.levene(self.a, self.b, center="median").pvalue)
+        p = self._p(float(stats.levene(self.a, self.b, center="median").pvalue), _wider, self.a, self.b)
         return {"what": "spread", "measure": "ratio of CoV", "value": float(np.exp(_cov_ratio(*self.wall))), "low": float(np.exp(low)),
                 "high": float(np.exp(high)), "p": p}  # fmt: skip
 
@@ -173,14 +246,14 @@ class _Two:
         first = len(self.a)
 
         def studentized(rows: np.ndarray) -> np.ndarray:
-            (x, x_error), (y, y_error) = slow_tail(rows[:, :first]), slow_tail(rows[:, first:])
-            return (np.abs(y - x) / np.maximum(np.hypot(x_error, y_error), 1e-300))[:, None]
+            return _tails_apart(rows[:, :first], rows[:, first:])[:, None]
 
         p = permutation_p(
             studentized(shape[None])[0],
             lambda n: studentized(permuted(shape, None, n, self.rng)),
             self.options.permutations,
         )[0]
+        p = self._p(float(p), _tails_apart, self.a, self.b)
         return {"what": "tail", "measure": "change of the slowest tenth's mean, in deviations",
                 "value": float(_tail_difference(self.a, self.b)), "low": low, "high": high, "p": float(p)}  # fmt: skip
 
@@ -201,9 +274,10 @@ class _Two:
         shift, spread = (c.facts for c in result.claims[:2])
         most = max(shift["high"] - 1, 1 - shift["low"])
         if most <= self.options.matters:
+            within = (f", the ratio of coefficients of variation being within [{spread['low']:.2f}, {spread['high']:.2f}]"
+                      if np.isfinite(spread["low"]) else "")  # fmt: skip
             return (f"The time has not changed by more than {at_least(most)}; a change of spread or tail is "
-                    f"not shown, the ratio of coefficients of variation being within [{spread['low']:.2f}, {spread['high']:.2f}] "
-                    f"({self.data})."), NONE  # fmt: skip
+                    f"not shown{within} ({self.data})."), NONE  # fmt: skip
         return (f"Whether the studies differ cannot be decided: ratio of times {with_interval(shift['value'], shift['low'], shift['high'], least=3)}, of "
                 f"coefficients of variation {with_interval(spread['value'], spread['low'], spread['high'])} ({self.data})."), OPEN  # fmt: skip
 
@@ -253,11 +327,11 @@ def compare(first: pd.DataFrame, second: pd.DataFrame, options: Options = Option
         row["p, Holm"] = float(p)
     claims = [Claim(r["what"], r["p, Holm"], r) for r in tested]
     rows = [*tested, *two.quantiles()]
-    notes = (
-        []
-        if two.blocked
-        else [f"fewer than {_BLOCKS} blocks in one of them: tasks are taken as independent of each other"]
-    )
+    notes = []
+    if not two.blocked:
+        notes.append(f"fewer than {_BLOCKS} blocks in one of them: tasks are the units")
+    if why := list(dict.fromkeys([*two.fails("units"), *two.fails("tasks")])):
+        notes.append(f"no interval is given of what rests on them: {'; '.join(why)}")
     result = Analysis("compare", title, pd.DataFrame(rows), lambda judge: two.tell(result, judge), n, options.alpha, claims,
                       partial(two.draw, title), {"rows": rows}, notes)  # fmt: skip
     return result

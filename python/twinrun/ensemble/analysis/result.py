@@ -57,7 +57,7 @@ ASSUMED = {
     "scaling": "by shuffled deviations: it takes tasks that are independent of each other",
     "outcome": "by ranks: it takes tasks that are independent of each other",
     "hypotheses": "by t tests of logarithms with the variance of each level: it takes tasks that are independent within blocks, and no long tail",
-    "compare": "it takes units that are independent of each other, in both studies",
+    "compare": "more than between series that resemble the ones before as much as these",
 }
 
 
