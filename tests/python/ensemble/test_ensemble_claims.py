@@ -251,8 +251,11 @@ def test_a_runner_that_died_after_it_moved_the_reference_takes_it_up(tmp_path: P
     # As it was just before the first line: the record in its folder, the results moved.
     text = (folder / "tasks.jsonl").read_text().splitlines(keepends=True)
     (folder / "tasks.jsonl").write_text("".join(text[1:]))
+    (record / "spec.json").write_text(json.dumps({"submit": 0.5, "inode": record.stat().st_ino}))
     (record / "record.json").write_text(
-        json.dumps({"status": "ok", "exit": 0, "wall": wanted[0]["wall"], "start": 1.0, "end": 2.0})
+        json.dumps(
+            {"submit": 0.5, "status": "ok", "exit": 0, "wall": wanted[0]["wall"], "start": 1.0, "end": 2.0}
+        )
     )
     (record / "claim").write_text("{}")
     with within(HANG):

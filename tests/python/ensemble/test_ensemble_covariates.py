@@ -138,6 +138,38 @@ def test_a_command_is_read_around_each_task(tmp_path: Path) -> None:
         }
 
 
+@pytest.mark.parametrize("missing", ["start", "end"])
+def test_a_start_or_an_end_follows_from_the_time(missing: str, tmp_path: Path) -> None:
+    made = [{k: v for k, v in line.items() if k != "covariates"} for line in tasks(6, 1)[0]]
+    for line in made:
+        line["end"] = line["start"] + line["wall"]
+    path = tmp_path / "power.csv"
+    path.write_text(
+        "time,power\n" + "".join(f"{line['start'] + 0.5:.3f},{k}\n" for k, line in enumerate(made))
+    )
+    whole = with_covariates(frame_of(made), path)["covariates.power"]
+    for line in made:
+        line[missing] = None
+    assert (
+        with_covariates(frame_of(made), path)["covariates.power"].tolist() == whole.tolist() == list(range(6))
+    )
+
+
+def test_tasks_with_a_value_are_counted() -> None:
+    made, _ = tasks(60, 3, effect=0.03)
+    for k, line in enumerate(made):
+        line["covariates"]["half"] = line["covariates"]["room"]
+        if k % 2:
+            line["covariates"]["room"] = line["covariates"]["half"] = None
+    found = covariates(frame_of(made), FAST)
+    assert found.tasks == 30 and "(30 of 60 tasks have a value; conditions taken out)" in found.sentence
+    for line in made:
+        line["covariates"]["half"] = float(line["task"])
+    found = covariates(frame_of(made), FAST)
+    assert "(30 to 60 of 60 tasks have a value; conditions taken out)" in found.sentence
+    assert "of 30 tasks" in found.sentence
+
+
 def test_names_are_checked() -> None:
     with pytest.raises(TwinrunError, match=r"covariates\.a\.command is missing"):
         parse_study({"command": "true", "covariates": {"a": {}}})

@@ -15,6 +15,7 @@ from scipy import stats
 from ..study.tasks import condition_columns, usable
 from .deviations import freedom
 from .model import Left, Model, at_least, left_over, model_of, percent
+from .order import UNKNOWN, blocks_are_guessed, conditions_in_stretches, order_is_known
 from .power import STUDIES, Chance, deviations_like, smallest
 from .remarks import equal
 from .resampling import permuted
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["blocks"]
 
+_BALANCED = 0.01  # level at which blocks are shown to differ by too little
 _FLAT = 1e-12  # variance within blocks, by that between: less is rounding
 
 
@@ -124,11 +126,21 @@ class _Blocks:
         return float(np.sqrt(max(0.0, (self.mean_square / by - self.sigma**2) / self.n0)))
 
     def ends(self) -> tuple[float, float]:
+        """The interval of the deviation. Its upper end takes no noise off the mean square.
+
+        Where each block has the same kinds of tasks, which nobody named, tasks of a block differ by more than
+        their noise, and less of it is in the means of blocks than they seem to show.
+        """
         half = self.options.alpha / 2
+        least = float(stats.chi2.ppf(half, self.freedom[0])) / self.freedom[0]
         return (
             self.deviation(stats.f.ppf(1 - half, *self.freedom)),
-            self.deviation(stats.f.ppf(half, *self.freedom)),
+            float(np.sqrt(self.mean_square / least / self.n0)),
         )
+
+    def p_of_balance(self) -> float:
+        """p of blocks that differ by so little, if tasks of a block are independent of each other."""
+        return float(stats.f.cdf(self.mean_square / max(self.noise, 1e-300), *self.freedom))
 
     def could_see(self, level: float) -> float:
         """The deviation between blocks, in shuffled residuals."""
@@ -197,6 +209,12 @@ class _Blocks:
         if judge.holds(claim):
             return (f"Blocks differ ({judge.p(claim)}): a standard deviation between them of {percent(claim.facts['between'])} of the time "
                     f"[{percent(low)}, {percent(high)}], beside {inside} ({data})."), FOUND  # fmt: skip
+        if (p := self.p_of_balance()) <= _BALANCED:
+            return (
+                f"Whether blocks differ cannot be decided: they differ by less than independent tasks would (p = {p:.2g}), as where each "
+                f"block has the same kinds of tasks; if so, name these as a factor ({data}).",
+                OPEN,
+            )
         if high <= self.options.matters:
             return (
                 f"Blocks do not differ by a standard deviation of more than {at_least(high)} of the time at "
@@ -228,6 +246,11 @@ def blocks(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # no
     if good["block"].nunique() < 2 or len(good) < 2 * good["block"].nunique():
         return nothing("blocks", title, f"Whether blocks differ cannot be decided: {len(good)} tasks in "
                        f"{good['block'].nunique()} block(s).", len(good))  # fmt: skip
+    if not order_is_known(good):
+        return nothing("blocks", title, f"Whether blocks differ cannot be decided: {UNKNOWN}.", len(good))
+    if blocks_are_guessed(good) and conditions_in_stretches(good):
+        why = "the tasks that are taken as a block did not run together"
+        return nothing("blocks", title, f"Whether blocks differ cannot be decided: {why}.", len(good))
     if equal(good[options.value].to_numpy(dtype=float)):
         return nothing("blocks", title, f"All {len(good)} tasks took the same time.", len(good))
     y = np.log(good[options.value].to_numpy(dtype=float))

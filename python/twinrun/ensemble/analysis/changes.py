@@ -22,6 +22,7 @@ import pandas as pd
 from ..study.tasks import usable
 from .deviations import freedom
 from .model import Left, fall_of_bic, left_over, percent, span
+from .order import UNKNOWN, order_is_known
 from .power import STUDIES, deviations_like, narrowed, smallest
 from .resampling import permutation_p, permuted
 from .result import FOUND, OPEN, Analysis, Claim, Judge, Options, could_have, nothing
@@ -228,6 +229,10 @@ def changes(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # n
     if n < LEAST:
         return nothing("changes", title, f"Whether the time changed during the study cannot be decided with {n} tasks; it takes "
                        f"{LEAST} and more.", n)  # fmt: skip
+    if not order_is_known(good):
+        return nothing(
+            "changes", title, f"Whether the time changed during the study cannot be decided: {UNKNOWN}.", n
+        )
     over = left_over(good, options.value, blocks=False)
     left = over.values
     if left.std() < 1e-12:

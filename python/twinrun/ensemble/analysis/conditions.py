@@ -25,6 +25,7 @@ from ..intervals import Interval
 from ..study.tasks import condition_columns, usable
 from .assumptions import checked
 from .model import at_least, left_over, levels_of, percent, with_interval, with_nodes
+from .order import conditions_in_stretches
 from .result import DESCRIBED, Analysis, Judge, Options, nothing
 from .serial import Resemblance, resemblance
 
@@ -340,6 +341,8 @@ def conditions(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  
         if own
         else ""
     )
+    if stretches := [c.removeprefix("factors.") for c in conditions_in_stretches(good)]:
+        warned += f" One level of {' and '.join(stretches)} ran after another: what differs may be the time at which they ran."
 
     def tell(_: Judge) -> tuple[str, str]:
         return " ".join(found.sentences(options.matters / 2)) + warned, DESCRIBED

@@ -192,13 +192,26 @@ class _Table:
         best = max(effects, key=lambda e: fall_of_bic(rest, e, 1))
         return pd.Series(best), fall_of_bic(rest, best, 1)
 
-    def tell(self, result: Analysis, judge: Judge) -> tuple[str, str]:
-        data = f"{result.tasks} tasks; conditions taken out"
+    def _said(self, row: dict[str, Any]) -> str:
+        """A covariate's correlation; of how many tasks, where covariates differ in that."""
+        said = f"{row['covariate']}: {with_interval(row['correlation'], row['low'], row['high'], (0.0,), sign='+')}"
+        return said if len({c.n for c in self.known}) == 1 else f"{said} of {row['n']} tasks"
+
+    def tell(self, tasks: int, result: Analysis, judge: Judge) -> tuple[str, str]:
+        """tasks: of the study, with a value or without."""
+        with_value = [c.n for c in self.known]
+        each = (
+            f"{min(with_value)} to {max(with_value)}"
+            if min(with_value) < max(with_value)
+            else str(with_value[0])
+        )
+        which = f"{tasks} tasks" if min(with_value) == tasks else f"{each} of {tasks} tasks have a value"
+        data = f"{which}; conditions taken out"
         found = [c for c in self.claims if judge.holds(c)]
         if found:
-            told = "; ".join(f"{c.what}: {_said(c.facts)} ({judge.p(c)})" for c in found)
+            told = "; ".join(f"{self._said(c.facts)} ({judge.p(c)})" for c in found)
             return f"The time correlates with covariates: {told} ({data}); that is no proof of cause.", FOUND
-        told = "; ".join(f"{c.what}: {_said(c.facts)}" for c in self.claims)
+        told = "; ".join(self._said(c.facts) for c in self.claims)
         seen = result.seen
         if seen is None or not np.isfinite(seen):
             return (
@@ -234,8 +247,8 @@ def covariates(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  
         "covariates",
         title,
         pd.DataFrame(table.rows),
-        lambda judge: table.tell(result, judge),
-        len(good),
+        lambda judge: table.tell(len(good), result, judge),
+        max(c.n for c in known),
         options.alpha,
         table.claims,
         partial(table.draw, title),
@@ -246,7 +259,3 @@ def covariates(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  
         power=options.power,
     )
     return result
-
-
-def _said(row: dict[str, Any]) -> str:
-    return with_interval(row["correlation"], row["low"], row["high"], (0.0,), sign="+")

@@ -34,6 +34,7 @@ from .model import (
     with_interval,
     with_nodes,
 )
+from .order import conditions_in_stretches
 from .power import STUDIES, Chance, deviations_like, smallest
 from .remarks import equal
 from .resampling import permuted
@@ -245,6 +246,12 @@ class _Effects:
 
 def _undecided(good: pd.DataFrame, columns: list[str]) -> str:
     """Why nothing can be said of conditions; empty: something can."""
+    if stretches := conditions_in_stretches(good):
+        names = " and ".join(map(_short, stretches))
+        return (
+            f"What the conditions do cannot be decided: one level of {names} ran after another, so a change of the machine "
+            f"meanwhile cannot be told from the effect of {names}; to tell them apart, run the levels in random order ({len(good)} tasks)."
+        )
     with_node = with_nodes(good, columns)
     if not with_node:
         return ""

@@ -21,6 +21,7 @@ from ..study.tasks import condition_columns, usable
 from .correction import holm
 from .factors import as_verified, by_workload
 from .model import confounded, levels_of, model_of, with_interval
+from .order import conditions_in_stretches
 from .result import DESCRIBED, OPEN, Analysis, Judge, Options
 from .terms import effect_of
 
@@ -68,6 +69,8 @@ def _tested(frame: pd.DataFrame, h: Hypothesis, options: Options) -> dict[str, A
         return {**row, "why": "not both levels have tasks"}
     if good["node"].duplicated().any() and confounded(good, [column], "node"):
         return {**row, "why": "each level had nodes of its own: run each level on each node"}
+    if column in conditions_in_stretches(good):
+        return {**row, "why": "one level ran after the other: run them in random order"}
     varied = condition_columns(good)
     model = model_of(*by_workload(good, np.log(good[h.metric].to_numpy(dtype=float)), varied)[:2], varied)
     if model.freedom < 3 or not any(t.factors == (column,) for t in model.terms):

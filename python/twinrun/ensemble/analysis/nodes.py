@@ -27,6 +27,7 @@ from ..study.tasks import condition_columns, usable
 from .correction import benjamini_hochberg
 from .deviations import freedom
 from .model import Left, at_least, confounded, fall_of_bic, left_over, percent
+from .order import in_stretches
 from .power import STUDIES, Chance, deviations_like, smallest
 from .resampling import permutation_p, permuted
 from .result import FOUND, NONE, OPEN, Analysis, Claim, Judge, Options, could_have, nothing
@@ -220,6 +221,11 @@ def _undecided(good: pd.DataFrame, count: int) -> str:
         return f"{known} {ran}."
     if len(good) < count + 3:
         return f"{known} {len(good)} tasks on {count} nodes; each node needs two runs and more."
+    if in_stretches(good, ["node"]):
+        return (
+            f"{known} tasks ran on one node after another, so a change of the machine meanwhile cannot be told from the effect of "
+            f"a node; to tell them apart, run tasks on all nodes at once, or in random order ({len(good)} tasks on {count} nodes)."
+        )
     with_node = confounded(
         good, [*condition_columns(good), *(["block"] if _has_blocks(good) else [])], "node"
     )

@@ -10,6 +10,7 @@ import pandas as pd
 from ...errors import one_line
 from ..study.covariates import PREFIX
 from ..study.tasks import condition_columns, statuses, usable
+from .order import conditions_in_stretches, imported, order_is_known
 from .result import Options
 
 __all__ = ["equal", "remarks"]
@@ -30,7 +31,7 @@ def remarks(frame: pd.DataFrame, options: Options) -> list[str]:
     ended = statuses(frame)
     if n == 0 and not ended.get("ok"):
         how = ", ".join(f"{count} {status}" for status, count in ended.items())
-        printed = "" if _imported(frame) else " The folder output has what each printed."
+        printed = "" if imported(frame) else " The folder output has what each printed."
         if reason := _reason(frame):
             printed = f" Most say: {reason}.{printed}"
         found.append(f"No task ended well (attempts: {how}), so nothing is said of the time.{printed}")
@@ -71,12 +72,16 @@ def _reason(frame: pd.DataFrame) -> str:
 
 def _of_import(frame: pd.DataFrame, good: pd.DataFrame, options: Options) -> list[str]:
     """What the files of other programs leave open."""
-    if not _imported(frame):
+    if not imported(frame):
         return []
     found = []
     conditions = condition_columns(good)
-    guessed = "guessed_block" in good and good["guessed_block"].fillna(False).astype(bool).any()
-    if conditions and guessed and good["start"].isna().all():
+    if stretches := conditions_in_stretches(good):
+        names = " and ".join(one_line(c.removeprefix("factors."), 60) for c in stretches)
+        found.append(
+            f"One level of {names} ran after another: a change of the machine meanwhile cannot be told from what {names} does."
+        )
+    if not order_is_known(good):
         found.append(
             "In which order the conditions ran is not known: a change of the machine between them cannot be told from what they do. "
             "The n-th run of each is taken as block n."
@@ -112,10 +117,6 @@ def _covariates(good: pd.DataFrame) -> list[str]:
                 "for the others its command failed or printed none, or its table has none."
             )
     return found
-
-
-def _imported(frame: pd.DataFrame) -> bool:
-    return "engine" in frame and bool((frame["engine"] == "imported").all())
 
 
 def _left_out(

@@ -18,6 +18,7 @@ from ..study.tasks import usable
 from .changes import gains
 from .deviations import freedom
 from .model import Left, fall_of_bic, left_over, percent, span
+from .order import UNKNOWN, order_is_known
 from .power import STUDIES, deviations_like, narrowed, smallest
 from .resampling import permutation_p, permuted
 from .result import FOUND, OPEN, Analysis, Claim, Judge, Options, could_have, nothing
@@ -55,8 +56,16 @@ class _Drift:
         self._null = Null(n, lambda rows: _against(scores(rows)), over.again, self._rng)
         self.p = self._tested()
         self.line = line = np.arange(n) - (n - 1) / 2
-        self.slope = float(left @ line / (line @ line))
-        half = float(stats.t.ppf(1 - options.alpha / 2, n - 2)) * self._error()
+        # What conditions leave of the line: what they leave of the times has no more of it.
+        self.own = line - over.basis @ (over.basis.T @ line)
+        self.freedom = max(n - over.basis.shape[1] - 1, 1)
+        slopes, errors = self._fitted(left[None])
+        self.slope = float(slopes[0])
+        half = float(stats.t.ppf(1 - options.alpha / 2, self.freedom)) * float(errors[0])
+        if self.p <= options.alpha:
+            # A claim has an interval without 0.
+            by_slope = 2 * stats.t.sf(abs(self.slope) / max(float(errors[0]), 1e-300), self.freedom)
+            self.p = max(self.p, float(by_slope))
         self.whole, self.low, self.high = (
             float(np.expm1((n - 1) * x)) for x in (self.slope, self.slope - half, self.slope + half)
         )
@@ -73,14 +82,14 @@ class _Drift:
         p = float(permutation_p(_gain(self.left[None]), self._shuffled, draws)[0])
         return max(p, self._null.p(self.left, draws)) if p <= self.options.alpha else p
 
-    def _error(self) -> float:
-        """The standard error of the slope."""
-        rest = self.left - self.left.mean() - self.slope * self.line
+    def _fitted(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The slope of each row, treated as `Left.values`, and its standard error."""
+        left, size = rows * self.over.scale, max(float(self.own @ self.own), 1e-300)
+        slope = left @ self.own / size
+        rest = left - slope[:, None] * self.own
         # Tasks that resemble the ones before count as fewer than they are.
-        much = float(np.clip(with_before(rest[None])[0], 0, 0.95))
-        return float(
-            np.sqrt((rest @ rest) / (self.n - 2) / (self.line @ self.line) * (1 + much) / (1 - much))
-        )
+        much = np.clip(with_before(rest), 0, 0.95)
+        return slope, np.sqrt((rest**2).sum(axis=1) / self.freedom / size * (1 + much) / (1 - much))
 
     def could_see(self, level: float) -> float:
         """A line in shuffled series that is found and fits better than a change."""
@@ -89,6 +98,7 @@ class _Drift:
         series = over.again(permuted(self.left, None, STUDIES, random))
         series = series * deviations_like(freedom(self.left, n - over.basis.shape[1]), random)
         limit = float(np.quantile(self._shuffled(1999), 1 - level))
+        by_slope = float(stats.t.ppf(1 - level / 2, self.freedom))
 
         def better(raw: np.ndarray) -> np.ndarray:
             raw = raw - raw.mean(axis=1, keepdims=True)
@@ -102,6 +112,8 @@ class _Drift:
                 rows = scores(raw)
                 against, before = _against(rows)
                 drifts = (line_gain(rows) >= limit) & (against >= self._null.limits(before, level))
+                slopes, errors = self._fitted(raw)
+                drifts &= np.abs(slopes) >= by_slope * errors
                 drifts[drifts] = better(raw[drifts])
                 return drifts
 
@@ -112,8 +124,11 @@ class _Drift:
     def explains(self, judge: Judge) -> tuple[pd.Series, float] | None:
         if not judge.holds(self.claim):
             return None
-        drift = self.slope * self.line
-        return pd.Series(drift), fall_of_bic(self.left, drift, 1)
+        return pd.Series(self.slope * self.line), fall_of_bic(self.left, self._drawn(), 1)
+
+    def _drawn(self) -> np.ndarray:
+        """The line in what conditions leave."""
+        return self.slope * self.own / self.over.scale
 
     def table(self, times: pd.Series) -> pd.DataFrame:
         """The first quarter of the tasks, and the last."""
@@ -137,7 +152,7 @@ class _Drift:
 
     def draw(self, title: str, axes: Axes) -> None:
         axes.plot(range(self.n), 100 * np.expm1(self.left), ".", alpha=0.6)
-        fitted = self.left.mean() + self.slope * self.line
+        fitted = self.left.mean() + self._drawn()
         axes.plot(range(self.n), 100 * np.expm1(fitted), color="#a84848")
         axes.set(
             xlabel="task, in order of start", ylabel="against all, conditions taken out (%)", title=title
@@ -151,6 +166,8 @@ def trend(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noq
     n = len(good)
     if n < LEAST:
         return nothing("trend", title, f"Whether the time drifts cannot be decided with {n} tasks; it takes {LEAST} and more.", n)  # fmt: skip
+    if not order_is_known(good):
+        return nothing("trend", title, f"Whether the time drifts cannot be decided: {UNKNOWN}.", n)
     over = left_over(good, options.value, blocks=False)
     if over.values.std() < 1e-12:
         return nothing("trend", title, f"All {n} tasks took the same time.", n)

@@ -38,6 +38,12 @@ def _while(start: float, end: float, times: np.ndarray, values: np.ndarray, old:
     return float(values[first - 1]) if first > 0 and start - times[first - 1] <= old else np.nan
 
 
+def _ran(frame: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+    """When tasks started and ended; of one that is not given, what the other and the time say."""
+    start, end, wall = (pd.to_numeric(frame[name], errors="coerce") for name in ("start", "end", "wall"))
+    return start.fillna(end - wall), end.fillna(start + wall)
+
+
 def with_covariates(frame: pd.DataFrame, path: str | os.PathLike[str]) -> pd.DataFrame:
     """The table of tasks with the columns of a file besides, named `covariates.NAME`; cells that
     are no number are missing.
@@ -89,7 +95,7 @@ def with_covariates(frame: pd.DataFrame, path: str | os.PathLike[str]) -> pd.Dat
             found = np.array(
                 [
                     _while(s, e, keys, values, old) if np.isfinite(s) and np.isfinite(e) else np.nan
-                    for s, e in zip(made["start"], made["end"], strict=True)
+                    for s, e in zip(*_ran(made), strict=True)
                 ]
             )
         if not np.isfinite(found).any():

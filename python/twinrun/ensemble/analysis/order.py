@@ -1,0 +1,87 @@
+"""Whether tasks ran in an order that lets their conditions, or their nodes, be told from the time.
+
+A test by shuffling takes any order for equally likely. Measurements of other programs often ran one condition
+after another, and batch systems fill one node after another. Then neighbours are of one level more often than
+in shuffled orders, and a change of the machine looks like an effect: nothing is claimed of these. Tasks that
+ran at the same time have no order.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from ..study.tasks import condition_columns
+
+__all__ = [
+    "UNKNOWN",
+    "blocks_are_guessed",
+    "conditions_in_stretches",
+    "imported",
+    "in_stretches",
+    "order_is_known",
+]
+
+UNKNOWN = "in which order the conditions ran is not known"
+
+# Of random orders as many are taken for stretches. Two stretches are, from five tasks of each level
+# on. With fewer no test by shuffling has a small p.
+_LEVEL = 0.01
+_DRAWS = 999
+
+
+def imported(frame: pd.DataFrame) -> bool:
+    """Whether the tasks are another program's, so that nobody knows that their order was drawn."""
+    return "engine" in frame and bool((frame["engine"] == "imported").all())
+
+
+def blocks_are_guessed(good: pd.DataFrame) -> bool:
+    """Whether block n is the n-th run of each condition, because the file names no blocks."""
+    return (
+        imported(good)
+        and "guessed_block" in good
+        and bool(good["guessed_block"].fillna(False).astype(bool).any())
+    )
+
+
+def order_is_known(good: pd.DataFrame) -> bool:
+    """Whether tasks are in the order in which they ran."""
+    return not (blocks_are_guessed(good) and condition_columns(good) and good["start"].isna().all())
+
+
+def _moments(good: pd.DataFrame) -> np.ndarray:
+    """A number for each task, in the order of time; the same for tasks that ran at the same time."""
+    start = good["start"].to_numpy(dtype=float)
+    own = pd.to_numeric(good["wall"], errors="coerce") if "wall" in good else np.nan
+    end = good["end"].fillna(good["start"] + own).fillna(good["start"]).to_numpy(dtype=float)
+    found = np.zeros(len(start), dtype=int)
+    moment, first_end = 0, np.inf
+    for k in np.argsort(start, kind="stable"):
+        if start[k] >= first_end:
+            moment, first_end = moment + 1, np.inf
+        found[k], first_end = moment, min(first_end, end[k])
+    return found
+
+
+def in_stretches(good: pd.DataFrame, columns: list[str]) -> list[str]:
+    """The columns of which one value ran after another, so that the order is visibly not random."""
+    if len(good) < 2 or good["start"].isna().any():
+        return []
+    rng = np.random.default_rng(1)
+    order = np.lexsort((rng.random(len(good)), _moments(good)))
+    found = []
+    for column in columns:
+        codes = pd.factorize(good[column].map(str))[0][order]
+        alike = int((codes[1:] == codes[:-1]).sum())
+        drawn = rng.permuted(np.broadcast_to(codes, (_DRAWS, len(codes))), axis=1)
+        reached = int(((drawn[:, 1:] == drawn[:, :-1]).sum(axis=1) >= alike).sum())
+        if len(np.unique(codes)) > 1 and (1 + reached) / (1 + _DRAWS) <= _LEVEL:
+            found.append(column)
+    return found
+
+
+def conditions_in_stretches(good: pd.DataFrame) -> list[str]:
+    """The conditions of another program of which one level ran after another. A study of twinrun draws
+    their order.
+    """
+    return in_stretches(good, condition_columns(good)) if imported(good) else []
