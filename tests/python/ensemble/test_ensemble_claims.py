@@ -489,3 +489,4 @@ def test_the_report_of_a_folder_names_its_hypotheses(tmp_path: Path) -> None:
     runner.run_study(path, tmp_path / "s")
     done = command("ensemble", "report", tmp_path / "s")
     assert done.status == 0 and "n does nothing: supported" in done.out
+    assert "; hypotheses: 1 of 1 supported; nothing else that was looked at is shown" in done.out

@@ -6,6 +6,7 @@ import csv
 import datetime
 import json
 import math
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ from ensemble_support import lines, write_study
 from twinrun.ensemble.run import runner
 from twinrun.ensemble.study import exporting
 from twinrun.ensemble.study.foreign import read_csv, read_sacct
-from twinrun.ensemble.study.importing import read_foreign
+from twinrun.ensemble.study.importing import import_tasks, read_foreign
+from twinrun.ensemble.study.tasks import load_tasks
 from twinrun.errors import DamagedFile, TwinrunError, Unsupported
 
 # Written by hyperfine 1.15, Google Benchmark 1.7 (bench_kernels of this repository) and ReFrame 4.10.
@@ -110,6 +112,56 @@ def test_reframe() -> None:
         }
         assert line["end"] == float(row["job_completion_time_unix"]) and line["submit"] < line["end"]
         assert line["node"] == "vm" and line["exit"] == 0 and line["status"] == "ok"
+
+
+REQUEUED = """\
+JobID|JobName|NTasks|AllocCPUS|State|Elapsed|Start|End|NodeList
+5|sim||4|NODE_FAIL|00:01:00|2026-01-01T00:00:00|2026-01-01T00:01:00|n1
+5|sim||4|COMPLETED|00:11:00|2026-01-01T01:00:00|2026-01-01T01:11:00|n1
+5.0|sim|4|4|COMPLETED|00:10:50|2026-01-01T01:00:05|2026-01-01T01:10:55|n1
+6|sim||4|COMPLETED|00:10:00|2026-01-01T02:00:00|2026-01-01T02:10:00|n1
+6.batch|batch|1|4|COMPLETED|00:10:00|2026-01-01T02:00:00|2026-01-01T02:10:00|n1
+7|sim||4|COMPLETED|00:10:30|2026-01-01T03:00:00|2026-01-01T03:10:30|n1
+7.0|sim|4|4|COMPLETED|00:10:30|2026-01-01T03:00:00|2026-01-01T03:10:30|n1
+7|sim||4|COMPLETED|00:10:30|2026-01-01T03:00:00|2026-01-01T03:10:30|n1
+"""
+
+
+def test_jobs_of_sacct_that_ran_again_and_those_without_steps(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.txt"
+    path.write_text(REQUEUED)
+    # Another cluster may have the same numbers.
+    (tmp_path / "other.txt").write_text(REQUEUED.replace("00:11:00", "00:12:00"))
+    import_tasks([path, tmp_path / "other.txt"], tmp_path / "s")
+    frame = load_tasks(tmp_path / "s")
+    assert Counter(frame["status"]) == {"ok": 6, "killed": 2}
+    assert Counter(frame["attempt"]) == {1: 6, 2: 2} and frame["task"].nunique() == 6
+    assert not frame.duplicated(["task", "attempt"]).any()
+    again = frame[frame["attempt"] == 2]
+    assert sorted(again["wall"]) == [660, 720] and (again["status"] == "ok").all()
+    # All are of one condition, with steps and without.
+    assert set(frame["factors.tasks"]) == {"4"}
+    assert len((tmp_path / "s" / "plan.jsonl").read_text().splitlines()) == 6
+    done = command("ensemble", "report", path)
+    assert (
+        "tasks = " not in done.out
+        and "1 of 4 attempts (1 killed) are in no time here; 3 of 3 tasks" in done.out
+    )
+
+
+def test_which_of_two_columns_has_the_times(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("time,wall\n1700000000,2.0\n1700000010,2.5\n")
+    done = command("ensemble", "report", path)
+    assert (
+        done.status == 2 and "which column has the times, 'time' or 'wall'? Name it with --value" in done.err
+    )
+    assert [x["wall"] for x in read_csv(path.read_text(), "wall")] == [2.0, 2.5]
+    with pytest.raises(ValueError, match="'seconds' or 'duration' or 'wall'"):
+        read_csv("seconds,duration,wall\n1,2,3\n")
+    with pytest.raises(ValueError, match="1700000000' is a moment"):
+        read_csv("time,n\n1700000000,2.0\n1700000010,2.5\n")
+    assert read_csv("time\n1700000000\n2\n")[0]["wall"] == 1.7e9
 
 
 def test_sacct(tmp_path: Path) -> None:

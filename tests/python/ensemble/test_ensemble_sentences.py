@@ -16,7 +16,7 @@ pytest.importorskip("pandas")
 import pandas as pd
 from commands import command
 from ensemble_rates import made, slow_groups_tests, slow_groups_told
-from ensemble_simulation import study
+from ensemble_simulation import lines, study
 
 from twinrun.ensemble import Options
 from twinrun.ensemble.analysis.conditions import conditions_of
@@ -137,6 +137,20 @@ def test_a_verdict_without_an_interval_says_why() -> None:
     assert "(no interval: too few tasks), 3 tasks" in few.headline
     known = analyse_frame(one(10 + 0.1 * rng.standard_normal(40)), FAST, only=["spread"])
     assert "no interval" not in known.headline and known["spread"].facts["no_interval"] is None
+
+
+def test_the_verdict_names_every_claim() -> None:
+    rng = np.random.default_rng(1)
+    before, now = (one(10 * np.exp(0.01 * rng.standard_normal(40) + y)) for y in (0.0, 0.1))
+    found = analyse_frame(now, FAST, only=["spread"], against=before)
+    assert [a.name for a in found.alarms] == ["compare"]
+    assert "; it differs from the earlier study (location) (at most" in found.headline
+    assert "nothing" not in found.headline
+    made = lines(1, nodes=8, blocks=5, planted=lambda _, line: 0.2 * (line["task"] % 4 == 3))
+    for line in made:
+        line["results"] = {"verdict": "different" if line["task"] % 4 == 3 else "same", "reference": "r"}
+    found = analyse_frame(frame_of(made), FAST, only=["spread", "outcome"])
+    assert "; shown to matter: what the tasks computed (at most" in found.headline
 
 
 # -- makespan

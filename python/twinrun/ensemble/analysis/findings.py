@@ -50,6 +50,7 @@ _EXPLAIN = {
     "factors": "the conditions", "variation_factors": "the conditions (how much the time varies)", "nodes": "the node",
     "blocks": "the block", "time_of_day": "the time of day", "periods": "periodic noise", "trend": "a trend", "changes": "a change during the study",
     "load": "the load", "covariates": "a covariate", "tail": "a slow group", "scaling": "the problem size",
+    "outcome": "what the tasks computed",
 }  # fmt: skip
 
 
@@ -179,15 +180,35 @@ class Findings(Exports):
             first += (
                 f": coefficient of variation {100 * facts['value']:.3g}%{interval}{why}, {self.tasks} tasks"
             )
-        explained = [_EXPLAIN[a.name] for a in self.alarms if a.name in _EXPLAIN]
         tests = sum(a.p is not None for a in self.analyses)
-        if explained:
-            why = f"shown to matter: {', '.join(explained)}"
-        elif tests:
-            why = "nothing that was looked at is shown to matter"
-        else:
-            why = "nothing could be tested"
-        return f"{first}; {why} (at most {100 * o.alpha:g}% false alarms over all analyses that test something, {tests} here)."
+        answered = self._answered()
+        nothing = f"nothing {'else ' if answered else ''}that was looked at is shown to matter"
+        why = "; ".join(self._shown()) or (nothing if tests else "nothing could be tested")
+        return f"{first}; {answered}{why} (at most {100 * o.alpha:g}% false alarms over all analyses that test something, {tests} here)."
+
+    def _shown(self) -> list[str]:
+        """What the headline says of all claims that hold."""
+        said = []
+        if explained := [_EXPLAIN[a.name] for a in self.alarms if a.name in _EXPLAIN]:
+            said.append(f"shown to matter: {', '.join(explained)}")
+        for a in self.alarms:
+            if a.name == "compare":
+                said.append(f"it differs from the earlier study ({', '.join(c.what for c in a.found)})")
+            elif a.name not in _EXPLAIN:
+                said.append(f"{a.title}: {', '.join(c.what for c in a.found)}")
+        return said
+
+    def _answered(self) -> str:
+        """'hypotheses: 2 of 3 supported; '; they have a rate of false answers of their own."""
+        if "hypotheses" not in self.names:
+            return ""
+        answers = [row["answer"] for row in self["hypotheses"].facts["hypotheses"]]
+        decided = [
+            f"{answers.count(answer)} of {len(answers)} {answer}"
+            for answer in ("supported", "refuted")
+            if answer in answers
+        ]
+        return f"hypotheses: {', '.join(decided)}; " if decided else ""
 
     def takes(self, name: str) -> str:
         """What the analysis of this name would take to decide.

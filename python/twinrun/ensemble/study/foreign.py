@@ -49,10 +49,11 @@ TIME_NAMES = (
     "walltime",
 )
 _SHORTEST, _LONGEST = 1e-12, 1e12  # seconds
+_YEARS = 1e9  # seconds since 1970 from 2001 on: a column `time` of such numbers has moments
 _LATEST = 1e11  # seconds since 1970: later ones are no seconds, but milliseconds or the like
 _BLOCKS = 1_000_000  # as many as a study may have
 _STATES = {"COMPLETED": "ok", "FAILED": "failed", "TIMEOUT": "timeout", "DEADLINE": "timeout", "CANCELLED": "killed",
-           "NODE_FAIL": "killed", "PREEMPTED": "killed", "OUT_OF_MEMORY": "killed", "BOOT_FAIL": "killed"}  # fmt: skip
+           "NODE_FAIL": "killed", "REQUEUED": "killed", "PREEMPTED": "killed", "OUT_OF_MEMORY": "killed", "BOOT_FAIL": "killed"}  # fmt: skip
 
 
 def name_of(name: object) -> str:
@@ -235,26 +236,53 @@ def _bytes(text: str | None) -> int | None:
 
 
 def _jobs_or_steps(rows: Iterable[dict[str, str]]) -> list[dict[str, str]]:
-    """A row for each job; of a job with several steps one for each of these."""
-    steps: dict[str, list[dict[str, str]]] = {}
-    jobs: dict[str, dict[str, str]] = {}
-    for row in rows:
+    """A row for each job; of a job with several steps one for each of these.
+
+    A job that was put back into the queue is listed again (`sacct --duplicates`), before the steps that it
+    has then.
+    """
+    steps: dict[tuple[str, int], list[dict[str, str]]] = {}
+    jobs: dict[tuple[str, int], dict[str, str]] = {}
+    again: dict[str, int] = {}  # which time the job is listed
+    for row in {tuple(row.items()): row for row in rows}.values():  # lists of jobs may overlap
         job, dot, step = row["JobID"].partition(".")
         if not dot:
-            jobs[job] = row
+            again[job] = again.get(job, -1) + 1
+            jobs[job, again[job]] = row
         elif step[:1].isdigit():
-            steps.setdefault(job, []).append(row)
+            steps.setdefault((job, max(again.get(job, 0), 0)), []).append(row)
     tasks = []
-    for job in dict.fromkeys([*jobs, *steps]):
-        own = steps.get(job, [])
+    for key in dict.fromkeys([*jobs, *steps]):
+        own = steps.get(key, [])
         # Facts that the accounting has for one step only are facts of the job too.
         whole = (
-            {**{k: v for k, v in own[0].items() if v}, **{k: v for k, v in jobs[job].items() if v}}
-            if job in jobs and own
-            else jobs.get(job)
+            {**{k: v for k, v in own[0].items() if v}, **{k: v for k, v in jobs[key].items() if v}}
+            if key in jobs and own
+            else jobs.get(key)
         )
         tasks += own if len(own) > 1 or whole is None else [whole]
     return tasks
+
+
+def _complete(tasks: Sequence[dict]) -> None:
+    """Gives a task without a factor the level that all others like it have.
+
+    The accounting has the number of processes for steps only, and a job may have none.
+    """
+    for name in dict.fromkeys(name for task in tasks for name in task["factors"]):
+
+        def others(task: Mapping, name: str = name) -> tuple:
+            return tuple(sorted((k, v) for k, v in task["factors"].items() if k != name))
+
+        known: dict[tuple, set[str]] = {}
+        for task in tasks:
+            if name in task["factors"]:
+                known.setdefault(others(task), set()).add(task["factors"][name])
+        for task in tasks:
+            of_like = known.get(others(task), set())
+            if name not in task["factors"] and len(of_like) == 1:
+                task["factors"][name] = next(iter(of_like))
+                task["verified"] = dict.fromkeys(task["factors"])
 
 
 def _wall(row: dict[str, str], start: float | None, end: float | None) -> float | None:
@@ -287,6 +315,7 @@ def read_sacct(text: str) -> list[dict]:
     if first.endswith("|"):  # --parsable
         text = "\n".join(line.removesuffix("|") for line in text.splitlines())
     found = []
+    attempts: dict[str, int] = {}
     for row in _jobs_or_steps(_rows(text, "|", quoted=False)):
         words = row.get("State", "COMPLETED").split()
         status = _STATES.get(words[0].rstrip("+") if words else "")
@@ -298,6 +327,7 @@ def read_sacct(text: str) -> list[dict]:
             raise ValueError(
                 f"job {row['JobID']:.40} has no time: give sacct --format with Elapsed, or Start and End"
             )
+        attempts[row["JobID"]] = attempts.get(row["JobID"], 0) + 1
         code, _, signal = row.get("ExitCode", "").partition(":")
         node = row.get("NodeList", "")
         found.append(
@@ -314,9 +344,11 @@ def read_sacct(text: str) -> list[dict]:
                 exit=int(code) if code.isdigit() else None,
                 signal=int(signal) if signal.isdigit() and int(signal) else None,
                 status=status,
+                attempt=attempts[row["JobID"]],
                 imported_name=row["JobID"],
             )
         )
+    _complete(found)
     return found
 
 
@@ -331,6 +363,10 @@ def _time_column(head: Sequence[str], given: str) -> tuple[str, float]:
         named = [given]
     else:
         named = [name for name in head if _split(name)[0].lower() in TIME_NAMES]
+    if len(named) > 1:
+        raise ValueError(
+            f"which column has the times, {' or '.join(map(repr, named)):.200}? Name it with --value"
+        )
     if not named:
         raise ValueError(
             f"which column has the times? There are {', '.join(head):.200}: name one with --value"
@@ -470,6 +506,12 @@ def read_csv(text: str, value: str = "", factors: Sequence[str] = ()) -> list[di
             [n for n in head if n in conditions or (n in words and _comes_again(n, rows))]
             if conditions
             else words
+        )
+    moments = (_YEARS <= (number_of(r[time]) or 0.0) * scale < _LATEST for r in rows)
+    if not value and _split(time)[0].lower() == "time" and all(moments):
+        raise ValueError(
+            f"column {time!r:.60}: {rows[0][time]!r:.40} is a moment, seconds since 1970, and no time that a task takes: "
+            "name that column with --value, and this one start"
         )
     metrics = [
         n

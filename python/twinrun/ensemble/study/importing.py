@@ -418,8 +418,18 @@ def read_foreign(
 
 
 def _numbered(lines: Iterable[dict]) -> list[dict]:
-    """Adds numbers, blocks and orders."""
-    lines = sorted(lines, key=lambda x: x["start"] if x["start"] is not None else 0.0)
+    """Adds numbers, blocks and orders. A further attempt has those of the first, which comes before it."""
+    first: dict[str, dict] = {}
+    again: list[tuple[dict, dict]] = []
+    for line in (lines := list(lines)):
+        if line["attempt"] > 1:
+            again.append((line, first[line["imported_name"]]))
+        elif "imported_name" in line:
+            first[line["imported_name"]] = line
+    lines = sorted(
+        (line for line in lines if line["attempt"] == 1),
+        key=lambda x: x["start"] if x["start"] is not None else 0.0,
+    )
     times: dict[str, int] = {}
     sizes: dict[int, int] = {}
     for line in lines:
@@ -433,7 +443,9 @@ def _numbered(lines: Iterable[dict]) -> list[dict]:
         line["task"] = place
         line["order"] = sizes.get(line["block"], 0)
         sizes[line["block"]] = line["order"] + 1
-    return lines
+    for line, of in again:
+        line |= {key: of[key] for key in ("task", "block", "order", "repetition", "guessed_block")}
+    return [*lines, *(line for line, _ in again)]
 
 
 def _tell_commands(lines: Iterable[dict]) -> None:
@@ -494,7 +506,10 @@ def import_tasks(
     # The tasks come last: a folder with them is complete.
     for name, said in (
         ("study.toml", "\n".join(study) + "\n"),
-        ("plan.jsonl", "".join(json.dumps({k: x[k] for k in keys}) + "\n" for x in lines)),
+        (
+            "plan.jsonl",
+            "".join(json.dumps({k: x[k] for k in keys}) + "\n" for x in lines if x["attempt"] == 1),
+        ),
         ("tasks.jsonl", "".join(json.dumps(x, allow_nan=False) + "\n" for x in lines)),
     ):
         write_whole(target / name, said.encode())
