@@ -381,8 +381,11 @@ def test_the_effect_of_a_node_has_its_size_where_blocks_are_small() -> None:
 def test_intervals_of_nodes_hold_nothing_where_nothing_is_the_matter() -> None:
     """The means of residuals vary more than tasks that kept all of their freedom: 133 of 150 held."""
     studies, holds = 60 * MORE, 0
-    for seed in range(studies):
+    for seed in range(60 * MORE):
         rows = nodes(made(seed, "bimodal", "nodes", 200)[0], Options(permutations=99, resamples=99)).table
+        if rows.empty:  # this random order looks like none, and nothing is said of nodes
+            studies -= 1
+            continue
         holds += bool((rows["low"] <= 0).all() and (rows["high"] >= 0).all())
     assert holds >= stats.binom.ppf(0.005, studies, 0.95)
 

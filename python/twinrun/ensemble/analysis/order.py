@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from ..study.tasks import condition_columns
+from .resampling import permuted
 
 __all__ = [
     "UNKNOWN",
@@ -24,10 +25,10 @@ __all__ = [
 
 UNKNOWN = "in which order the conditions ran is not known"
 
-# Of random orders as many are taken for stretches. Two stretches are, from five tasks of each level
-# on. With fewer no test by shuffling has a small p.
-_LEVEL = 0.01
-_DRAWS = 999
+# Of random orders as many are taken for stretches. Two stretches are, from six tasks of each level on.
+# With fewer no test by shuffling has a small p.
+_LEVEL = 0.005
+_DRAWS = 1999
 
 
 def imported(frame: pd.DataFrame) -> bool:
@@ -64,16 +65,21 @@ def _moments(good: pd.DataFrame) -> np.ndarray:
 
 
 def in_stretches(good: pd.DataFrame, columns: list[str]) -> list[str]:
-    """The columns of which one value ran after another, so that the order is visibly not random."""
+    """The columns of which one value ran after another: their order is visibly none of those that shuffling,
+    within blocks, takes for equally likely.
+    """
     if len(good) < 2 or good["start"].isna().any():
         return []
     rng = np.random.default_rng(1)
     order = np.lexsort((rng.random(len(good)), _moments(good)))
+    blocks = None
+    if not blocks_are_guessed(good) and 2 <= 2 * good["block"].nunique() <= len(good):
+        blocks = good["block"].to_numpy()[order]
     found = []
     for column in columns:
         codes = pd.factorize(good[column].map(str))[0][order]
         alike = int((codes[1:] == codes[:-1]).sum())
-        drawn = rng.permuted(np.broadcast_to(codes, (_DRAWS, len(codes))), axis=1)
+        drawn = permuted(codes, blocks, _DRAWS, rng)
         reached = int(((drawn[:, 1:] == drawn[:, :-1]).sum(axis=1) >= alike).sum())
         if len(np.unique(codes)) > 1 and (1 + reached) / (1 + _DRAWS) <= _LEVEL:
             found.append(column)
