@@ -73,6 +73,8 @@ def test_one_condition_after_the_other_is_not_told_from_a_drift(tmp_path: Path) 
     assert "undecided, one level ran after the other" in named.sentence
     assert not blocks(frame, FAST).claims
     report = analyse(tmp_path / "s", FAST)
+    assert report.takes("factors") == "tasks in random order"
+    assert report.takes("blocks") == "blocks of tasks that ran together"
     assert "factors" not in [a.name for a in report.alarms]
 
 

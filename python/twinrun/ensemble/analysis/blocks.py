@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["blocks"]
 
+_OWN = "blocks of tasks that ran together"
 _BALANCED = 0.01  # level at which blocks are shown to differ by too little
 _FLAT = 1e-12  # variance within blocks, by that between: less is rounding
 
@@ -247,10 +248,12 @@ def blocks(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # no
         return nothing("blocks", title, f"Whether blocks differ cannot be decided: {len(good)} tasks in "
                        f"{good['block'].nunique()} block(s).", len(good))  # fmt: skip
     if not order_is_known(good):
-        return nothing("blocks", title, f"Whether blocks differ cannot be decided: {UNKNOWN}.", len(good))
+        return nothing(
+            "blocks", title, f"Whether blocks differ cannot be decided: {UNKNOWN}.", len(good), _OWN
+        )
     if blocks_are_guessed(good) and conditions_in_stretches(good):
         why = "the tasks that are taken as a block did not run together"
-        return nothing("blocks", title, f"Whether blocks differ cannot be decided: {why}.", len(good))
+        return nothing("blocks", title, f"Whether blocks differ cannot be decided: {why}.", len(good), _OWN)
     if equal(good[options.value].to_numpy(dtype=float)):
         return nothing("blocks", title, f"All {len(good)} tasks took the same time.", len(good))
     y = np.log(good[options.value].to_numpy(dtype=float))

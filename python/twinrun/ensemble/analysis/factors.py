@@ -34,7 +34,7 @@ from .model import (
     with_interval,
     with_nodes,
 )
-from .order import conditions_in_stretches
+from .order import RANDOM, conditions_in_stretches
 from .power import STUDIES, Chance, deviations_like, smallest
 from .remarks import equal
 from .resampling import permuted
@@ -246,12 +246,6 @@ class _Effects:
 
 def _undecided(good: pd.DataFrame, columns: list[str]) -> str:
     """Why nothing can be said of conditions; empty: something can."""
-    if stretches := conditions_in_stretches(good):
-        names = " and ".join(map(_short, stretches))
-        return (
-            f"What the conditions do cannot be decided: one level of {names} ran after another, so a change of the machine "
-            f"meanwhile cannot be told from the effect of {names}; to tell them apart, run the levels in random order ({len(good)} tasks)."
-        )
     with_node = with_nodes(good, columns)
     if not with_node:
         return ""
@@ -291,6 +285,13 @@ def _analysis(
     columns = condition_columns(good)
     if equal(good[options.value].to_numpy(dtype=float)):
         return nothing(name, title, f"All {len(good)} tasks took the same time.", len(good))
+    if stretches := conditions_in_stretches(good):
+        names = " and ".join(map(_short, stretches))
+        why = (
+            f"What the conditions do cannot be decided: one level of {names} ran after another, so a change of the machine "
+            f"meanwhile cannot be told from the effect of {names}; to tell them apart, run the levels in random order ({len(good)} tasks)."
+        )
+        return nothing(name, title, why, len(good), RANDOM)
     if why := _undecided(good, columns):
         return nothing(name, title, why, len(good))
     rows, means, workloads = by_workload(good, y, columns)

@@ -27,7 +27,7 @@ from ..study.tasks import condition_columns, usable
 from .correction import benjamini_hochberg
 from .deviations import freedom
 from .model import Left, at_least, confounded, fall_of_bic, left_over, percent
-from .order import in_stretches
+from .order import RANDOM, in_stretches
 from .power import STUDIES, Chance, deviations_like, smallest
 from .resampling import permutation_p, permuted
 from .result import FOUND, NONE, OPEN, Analysis, Claim, Judge, Options, could_have, nothing
@@ -221,7 +221,7 @@ def _undecided(good: pd.DataFrame, count: int) -> str:
         return f"{known} {ran}."
     if len(good) < count + 3:
         return f"{known} {len(good)} tasks on {count} nodes; each node needs two runs and more."
-    if in_stretches(good, ["node"]):
+    if _in_stretches(good):
         return (
             f"{known} tasks ran on one node after another, so a change of the machine meanwhile cannot be told from the effect of "
             f"a node; to tell them apart, run tasks on all nodes at once, or in random order ({len(good)} tasks on {count} nodes)."
@@ -236,6 +236,10 @@ def _undecided(good: pd.DataFrame, count: int) -> str:
             f"tell them apart, run each {what} on each node ({len(good)} tasks on {count} nodes)."
         )
     return ""
+
+
+def _in_stretches(good: pd.DataFrame) -> bool:
+    return bool(in_stretches(good, ["node"]))
 
 
 def _has_blocks(good: pd.DataFrame) -> bool:
@@ -291,7 +295,7 @@ def nodes(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # noq
     names = good["node"].map(str)
     count = names.value_counts()
     if why := _undecided(good, len(count)):
-        return nothing("nodes", title, why, len(good))
+        return nothing("nodes", title, why, len(good), RANDOM if _in_stretches(good) else "")
     blocks = _has_blocks(good)
     over = left_over(good, options.value, blocks=blocks)
     left = over.values

@@ -15,6 +15,7 @@ from ..study.tasks import condition_columns
 from .resampling import permuted
 
 __all__ = [
+    "RANDOM",
     "UNKNOWN",
     "blocks_are_guessed",
     "conditions_in_stretches",
@@ -24,9 +25,10 @@ __all__ = [
 ]
 
 UNKNOWN = "in which order the conditions ran is not known"
+RANDOM = "tasks in random order"
 
-# Of random orders as many are taken for stretches. Two stretches are, from six tasks of each level on.
-# With fewer no test by shuffling has a small p.
+# Of random orders as many are taken for stretches. Two stretches are, from six tasks of each level
+# on. With fewer no test by shuffling has a small p.
 _LEVEL = 0.005
 _DRAWS = 1999
 

@@ -341,8 +341,9 @@ def could_have(analysis: Analysis, effect: str, smaller: str = "") -> str:
     return f"{effect.format(percent(seen))} could have been seen in {100 * analysis.power:g}% of studies like this{smaller}"
 
 
-def nothing(name: str, title: str, why: str, tasks: int) -> Analysis:
-    """An analysis that is impossible, and why."""
+def nothing(name: str, title: str, why: str, tasks: int, takes: str = "") -> Analysis:
+    """An analysis that is impossible, and why. takes: what it would need."""
     import pandas as pd
 
-    return Analysis(name, title, pd.DataFrame(), lambda _: (why, OPEN), tasks)
+    facts = {"takes": takes} if takes else {}
+    return Analysis(name, title, pd.DataFrame(), lambda _: (why, OPEN), tasks, facts=facts)
