@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from ..study.tasks import condition_columns
-from .resampling import permuted
+from .resampling import permutation_p, permuted
 
 __all__ = [
     "RANDOM",
@@ -66,6 +66,11 @@ def _moments(good: pd.DataFrame) -> np.ndarray:
     return found
 
 
+def _alike(rows: np.ndarray) -> np.ndarray:
+    """How many neighbours in each row are equal."""
+    return (rows[:, 1:] == rows[:, :-1]).sum(axis=1)
+
+
 def in_stretches(good: pd.DataFrame, columns: list[str]) -> list[str]:
     """The columns of which one value ran after another: their order is visibly none of those that shuffling,
     within blocks, takes for equally likely.
@@ -80,10 +85,13 @@ def in_stretches(good: pd.DataFrame, columns: list[str]) -> list[str]:
     found = []
     for column in columns:
         codes = pd.factorize(good[column].map(str))[0][order]
-        alike = int((codes[1:] == codes[:-1]).sum())
-        drawn = permuted(codes, blocks, _DRAWS, rng)
-        reached = int(((drawn[:, 1:] == drawn[:, :-1]).sum(axis=1) >= alike).sum())
-        if len(np.unique(codes)) > 1 and (1 + reached) / (1 + _DRAWS) <= _LEVEL:
+        if len(np.unique(codes)) < 2:
+            continue
+
+        def drawn(count: int, codes: np.ndarray = codes) -> np.ndarray:
+            return _alike(permuted(codes, blocks, count, rng))[:, None]
+
+        if permutation_p(_alike(codes[None]), drawn, _DRAWS)[0] <= _LEVEL:
             found.append(column)
     return found
 
