@@ -1,6 +1,6 @@
 """How often reports on ensembles keep their promises, over simulated studies whose truth is known.
 
-python bench/ensemble_rates.py grid|alarms|power|alone|causes|intervals|coverage|covariates|kept|unseen|unequal|slow|slow-tests|slow-told|workloads [--studies N] [--tasks 10,40,200] [--noise normal,...] [--design ...]
+python bench/ensemble_rates.py grid|alarms|power|alone|causes|intervals|coverage|covariates|kept|unseen|unequal|slow|slow-tests|slow-told|pairs|workloads [--studies N] [--tasks 10,40,200] [--noise normal,...] [--design ...]
 
 grid: alarms and intervals of the same reports, with Clopper and Pearson's interval of the rate of false claims.
         --jobs: processes at once, of grid, power, causes and slow; --json FILE: a line for
@@ -20,6 +20,7 @@ causes: one cause is planted, twice as large as promised; how many reports find 
 slow: one task in ten is 10% slower, beside a deviation of 3%; how many studies `tail` finds, and how many any test could.
 slow-tests: the same of tests that take noise for normal, and how often they claim a group where noise is skewed.
 slow-told: how many of the same studies, and of noise alone, `tail` claims and describes, at the level of nine tests.
+pairs: two equal studies of tasks that resemble the ones before; how many `compare` alone claims to differ at 5%.
 workloads: replicas that begin at one moment, in studies of several conditions; how many reports claim what.
 
 Each row is printed as it is done, as a row of a table in Markdown. Seeds are fixed: the same command prints the same.
@@ -220,6 +221,15 @@ def _slow_told(a: argparse.Namespace, sizes: list[int]) -> None:
             print(f"| {noise} | {n} | {claimed} | {described} |", flush=True)
 
 
+def _pairs(a: argparse.Namespace, sizes: list[int]) -> None:
+    print(f"| autoregression | tasks | claims a difference, of {a.studies} |")
+    print("|---|---|---|")
+    for coefficient in (0.0, 0.5, 0.8):
+        for n in sizes:
+            claimed = rates.pairs_claimed(coefficient, n, a.studies, a.first)
+            print(f"| {coefficient:g} | {n} | {_within(claimed, a.studies)} |", flush=True)
+
+
 def _slow(a: argparse.Namespace, sizes: list[int]) -> None:
     print(f"| tasks | found of {a.studies} | any test at most |")
     print("|---|---|---|")
@@ -253,7 +263,7 @@ def _workloads(a: argparse.Namespace, _: list[int]) -> None:
 _DO = {
     "grid": _grid, "alarms": _alarms, "intervals": _alarms, "power": _effects, "alone": _alone, "causes": _effects, "covariates": _covariates, "kept": _kept,
     "coverage": _coverage, "unseen": _unseen, "unequal": _unequal, "slow": _slow, "slow-tests": _slow_tests,
-    "slow-told": _slow_told, "workloads": _workloads,
+    "slow-told": _slow_told, "pairs": _pairs, "workloads": _workloads,
 }  # fmt: skip
 
 

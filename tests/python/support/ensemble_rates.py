@@ -17,6 +17,7 @@ from scipy import signal, stats
 
 from twinrun.ensemble import Options
 from twinrun.ensemble.analysis.assumptions import checked, long_tail
+from twinrun.ensemble.analysis.compare import compare
 from twinrun.ensemble.analysis.findings import ANALYSES, Findings, analyse_frame
 from twinrun.ensemble.analysis.model import Left
 from twinrun.ensemble.analysis.result import Judge
@@ -579,6 +580,24 @@ def slow_groups_told(noise: str, n: int, studies: int, first: int = 0) -> tuple[
         claimed += bool(found.found)
         described += bool(found.description)
     return claimed, described
+
+
+def pairs_claimed(coefficient: float, n: int, studies: int, first: int = 0) -> int:
+    """Of so many pairs of equal studies, those that `compare` alone claims to differ. Tasks resemble the ones before by this
+    autoregression.
+    """
+    claimed = 0
+    for seed in range(first, first + studies):
+        rng = np.random.default_rng([6, seed])
+        pair = [
+            frame_of(
+                {"task": k, "status": "ok", "wall": 10 * math.exp(y), "block": 0, "order": k}
+                for k, y in enumerate(0.03 * autoregression(coefficient, 1, n, rng)[0])
+            )
+            for _ in range(2)
+        ]
+        claimed += bool(compare(*pair, Options(permutations=499, resamples=99)).found)
+    return claimed
 
 
 def _best_of(two: Callable, one: Callable) -> Callable[[np.ndarray], np.ndarray]:
