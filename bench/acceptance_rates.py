@@ -2,9 +2,11 @@
 """How often acceptances reject right runs, and find wrong ones: the tables of docs/reference/acceptance.md.
 
 python bench/acceptance_rates.py alarms|found|published [--judgements N] [--climates N] [--design 20+3,...]
+python bench/acceptance_rates.py digits [--judgements N] [--climates N] [--design 20+3,...]
 python bench/acceptance_rates.py metadata [--climates N] [--design 10+3]
 
-Runs are of Lorenz 96 (tests/python/support/acceptance_rates.py). Judgements share no run. `metadata` counts at how many growing
+Runs are of Lorenz 96 (tests/python/support/acceptance_rates.py). Judgements share no run. `digits` is of right
+runs that were written as texts of six digits, so that at first all reference runs are equal. `metadata` counts at how many growing
 steps the bounds that residues of 4 bits give would decide whether new runs are within the bound of growth.
 """
 
@@ -75,6 +77,21 @@ def alarms(args: argparse.Namespace) -> None:
                 f"| {name} | {design[0]} + {design[1]} | {model.rate(both, len(found))} | {grew} | {moved} | {open_} |",
                 flush=True,
             )
+
+
+def digits(args: argparse.Namespace) -> None:
+    print("| `--rounding` | design | rejected | by equal reference runs | by growth |\n|---|---|---|---|---|")
+    code, own, other = NULLS["another order of sums"]
+    for rounding in (0.0, 5e-6):
+        for design in designs(args.design):
+            seen = [
+                model.judged(model.written(states, 6), design[0], rounding=max(rounding, 2.0**-53))
+                for states in rows(code, own, other, design, ALL, args.judgements, args.climates)
+            ]
+            both = sum(f.verdict == "rejected" for f in seen)
+            kinds = [sum(any(e.kind == k for e in f.excesses) for f in seen) for k in ("equal", "growth")]
+            said = f"{model.rate(both, len(seen))} | {kinds[0]} | {kinds[1]}"
+            print(f"| {rounding:g} | {design[0]} + {design[1]} | {said} |", flush=True)
 
 
 def found(args: argparse.Namespace) -> None:
@@ -179,12 +196,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("table", choices=["alarms", "found", "published", "metadata"])
+    parser.add_argument("table", choices=["alarms", "digits", "found", "published", "metadata"])
     parser.add_argument("--judgements", type=int, default=200, help="of each row")
     parser.add_argument("--climates", type=int, default=5, help="states at which runs begin")
     parser.add_argument("--design", default="5+3,10+3,20+1,20+3", help="reference runs + new runs")
     args = parser.parse_args()
-    {"alarms": alarms, "found": found, "published": published, "metadata": metadata}[args.table](args)
+    tables = {
+        "alarms": alarms,
+        "digits": digits,
+        "found": found,
+        "published": published,
+        "metadata": metadata,
+    }
+    tables[args.table](args)
 
 
 if __name__ == "__main__":

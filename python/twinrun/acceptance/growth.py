@@ -5,19 +5,22 @@ kind is like a perturbation of the last digits. Its size may be another one, its
 runs may be farther away than reference runs are from each other by a factor, and no more. This is a
 bound and not a test: it has no p value. The rate at which it would reject reference runs is counted
 by leaving each of them out.
+
+Where all reference runs are equal, no factor is of use: they show no difference that could be
+allowed. Then a new run must equal them, but for rounding.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from .samples import Sample
+from .samples import ROUNDINGS, Sample
 
-__all__ = ["Grown", "floors", "grown", "rate", "saturated", "smallest_relative", "typical", "variation"]
+__all__ = ["Grown", "floors", "grown", "rate", "saturated", "typical", "variation"]
 
 
 @dataclass
@@ -27,7 +30,8 @@ class Grown:
     reference: the distance of a reference run to the others, the median over them; largest: of the
     one that is farthest.
     new: of each new run. bound: what is allowed. floor: what may be rounding alone. alarms:
-    reference runs that would exceed it, were they new.
+    reference runs that would exceed it, were they new. beyond: numbers of the new runs that are
+    farther away than is allowed.
     """
 
     reference: float
@@ -36,6 +40,7 @@ class Grown:
     bound: float
     floor: float
     alarms: list[int]
+    beyond: list[int]
 
     @property
     def ratio(self) -> float:
@@ -43,7 +48,7 @@ class Grown:
         no difference.
         """
         most = max(self.new)
-        if most <= self.bound and self.largest <= self.floor:
+        if not self.beyond and self.largest <= self.floor:
             return 0.0
         return most / self.largest if self.largest > 0 else math.inf
 
@@ -83,38 +88,18 @@ def _to_references(distances: np.ndarray, run: int, others: Sequence[int]) -> fl
     return float(np.median(distances[run, [o for o in others if o != run]]))
 
 
-def floors(samples: Sequence[Sample], references: int, factor: float, smallest: float) -> list[float]:
+def floors(samples: Sequence[Sample]) -> list[float]:
     """For each step of a field: differences that may be rounding of sums, and are not an excess.
 
     They are measured by the largest size of the field over all steps: where terms cancel, as forces
-    do on a lattice, the rounding of the terms is all that is left. Where reference runs do not
-    differ at all, `factor` times the smallest relative difference that they have anywhere,
-    `smallest`, is allowed too. Integers have none.
+    do on a lattice, the rounding of the terms is all that is left. A field that all reference runs
+    hold equal at every step shows no such terms: there the rounding of each element counts alone.
+    Integers have none.
     """
+    if all(s.equal for s in samples):
+        return [0.0] * len(samples)
     scale = max(s.size for s in samples)
-    found = []
-    for s in samples:
-        own = typical(s, references)
-        found.append(
-            max(8.0, factor * smallest / s.rounding if own == 0 else 0.0) * s.rounding * scale
-            if s.rounding
-            else 0.0
-        )
-    return found
-
-
-def smallest_relative(fields: Iterable[Sequence[Sample]], references: int) -> float:
-    """The smallest difference between reference runs that is not 0, as a share of the size of its
-    field; 0 without any.
-    """
-    shares = [
-        d / scale
-        for samples in fields
-        if (scale := max(s.size for s in samples)) > 0
-        for s in samples
-        if s.rounding and s.squares is not None and (d := typical(s, references)) > 0
-    ]
-    return min(shares, default=0.0)
+    return [ROUNDINGS * s.rounding * scale for s in samples]
 
 
 def grown(sample: Sample, references: int, factor: float, floor: float) -> Grown:
@@ -126,13 +111,19 @@ def grown(sample: Sample, references: int, factor: float, floor: float) -> Grown
     to_own = [_to_references(distances, i, own) for i in own]
     largest = max(to_own)
     new = [_to_references(distances, run, own) for run in range(references, len(distances))]
+    bound = factor * largest + floor
+    if sample.equal:
+        allowed = math.ldexp(floor, sample.exponent)
+        beyond = [run - references for run, u in sample.unequal.items() if u.beyond > allowed]
+    else:
+        beyond = [k for k, distance in enumerate(new) if distance > bound]
     alarms = []
     for i in own if references > 2 else ():
         rest = [k for k in own if k != i]
         limit = factor * max(_to_references(distances, k, rest) for k in rest) + floor
         if _to_references(distances, i, rest) > limit:
             alarms.append(i)
-    return Grown(float(np.median(to_own)), largest, new, factor * largest + floor, floor, alarms)
+    return Grown(float(np.median(to_own)), largest, new, bound, floor, alarms, beyond)
 
 
 def rate(steps: Sequence[int | None], distances: Sequence[float]) -> float:

@@ -362,7 +362,11 @@ def _one_order(parts: list[list[tuple[int, FieldRef]]]) -> list[list[tuple[int, 
 
 
 def _numbers(values: np.ndarray, dtype: str) -> np.ndarray:
-    """Elements as float64; a complex number is two."""
+    """Elements as float64, of which a complex number is two; 64-bit integers as they are, since
+    float64 does not hold all of them.
+    """
+    if dtype in ("i64", "u64"):
+        return values.astype(values.dtype.newbyteorder("="))
     if dtype == "bf16":
         return widened(values).astype(np.float64)
     if dtype in COMPLEX:

@@ -11,7 +11,7 @@ from typing import Any
 
 from .._core import __version__
 from ..exports import Exports
-from ..words import aligned, number
+from ..words import aligned, counted, number
 
 __all__ = ["Acceptance", "Alarms", "Excess", "FieldAcceptance"]
 
@@ -24,8 +24,9 @@ class Excess:
 
     Attributes
     ----------
-    kind : {'growth', 'distribution', 'no number'}
-        What is exceeded: the bound of growth, the distribution of a statistic, or a value is not a number.
+    kind : {'equal', 'growth', 'distribution', 'no number'}
+        What is exceeded: values that all reference runs hold equal, the bound of growth, or the
+        distribution of a statistic; or a value is not a number.
     step : int or None
         The step. None for files without a step, and for means over all steps whose differences have settled.
     field : str
@@ -35,14 +36,20 @@ class Excess:
     run : str
         The new run that is farthest away; '' where all new runs are one group.
     size : float
-        Of growth: the distance in units of the farthest reference run. Of distribution: the
-        difference of the means in standard deviations of the reference runs. Otherwise the number of values.
+        Of equal: the largest difference of a value; where elements are in unknown orders, of the mean
+        or the deviation. Of growth: the distance in units of the farthest reference run. Of
+        distribution: the difference of the means in standard deviations of the reference runs.
+        Otherwise the number of values.
     low, high : float
         The interval of `size`, for normal statistics; NaN where there is none.
     p : float
         The p value, corrected for all fields and steps; NaN where there is none.
     over_steps : bool
         It is of the mean over all settled steps.
+    count : int
+        Of equal: how many values differ; 0 where elements are in unknown orders, and otherwise.
+    relative : float
+        Of equal: `size` as a share of the field's size, the root mean square of its values; NaN otherwise.
     """
 
     kind: str
@@ -55,6 +62,8 @@ class Excess:
     high: float = math.nan
     p: float = math.nan
     over_steps: bool = False
+    count: int = 0
+    relative: float = math.nan
 
     def __str__(self) -> str:
         at = (
@@ -67,9 +76,18 @@ class Excess:
         who = f" ({self.run})" if self.run else ""
         if self.kind == "no number":
             return f"{at}{self.field}: {int(self.size)} values are NaN or infinite{who}"
+        if self.kind == "equal":
+            what = counted(self.count, "value") if self.count else "the mean or the deviation"
+            differ = "differ" if self.count > 1 else "differs"
+            of = "" if math.isnan(self.relative) else f", or {number(self.relative)} of the field's size"
+            return (
+                f"{at}{self.field}: {what} {differ} by up to {number(self.size)}{of}, "
+                f"where all reference runs are equal{who}"
+            )
         if self.kind == "growth":
-            times = "any" if math.isinf(self.size) else f"{number(self.size)} times the"
-            return f"{at}{self.field}: {times} difference of the farthest reference run{who}"
+            if math.isinf(self.size):  # the squares of the reference runs' differences underflow
+                return f"{at}{self.field}: differs, beside which no reference run does{who}"
+            return f"{at}{self.field}: {number(self.size)} times the difference of the farthest reference run{who}"
         said = f"{at}{self.field}: its {self.what} is {number(self.size)} standard deviations off"
         if math.isfinite(self.low):
             said += f" [{number(self.low)}, {number(self.high)}]"
@@ -88,7 +106,8 @@ class FieldAcceptance:
         The steps at which differences of reference runs still grow, and at which they have settled.
     ratio : float
         The largest distance of a new run in units of the farthest reference run, while differences
-        grow; NaN without such steps.
+        grow; NaN without such steps. Infinite where all reference runs are equal and a new run is
+        not; 0 where rounding explains the difference.
     ratio_step : int or None
         Its step.
     rate, new_rate : float
@@ -262,6 +281,8 @@ class Acceptance(Exports):
             "  distance: of the farthest new run, in units of the farthest reference run, at growing steps; growth: factor a",
             "  step, reference and new; deviation: in standard errors, at settled steps; p: corrected for all fields and steps",
         ]
+        if any(math.isinf(f.ratio) for f in self.fields):
+            out.append("  inf: all reference runs are equal there, and a new run is not")
         if self.tests:
             kind = f"all {self.ways}" if self.exact else f"{self.ways} random"
             said = ", ".join(f"{name} {number(p)}" for name, p in self.tests.items())

@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..arguments import names_given
+from ..comparison.matching import fields_named
 from ..comparison.tolerances import missing_steps, parse_steps
 from ..errors import Incomparable, MissingPackage, TwinrunError, in_short, one_line
 from ..words import counted, number
-from .growth import Grown, floors, grown, rate, saturated, smallest_relative
+from .growth import Grown, floors, grown, rate, saturated
 from .members import Members, NoData, open_members
 from .permutation import Tested, arrangements
 from .permutation import test as test_of_choices
@@ -28,6 +29,7 @@ _LEAST_FOR_DRIFT = 8
 # Reference runs, from which on the bound holds for settled steps too: of three numbers, all may lie
 # close together by chance.
 _LEAST_FOR_BOUND = 8
+_FIRST = {"no number": 0, "equal": 1}  # of the excesses of a step
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Settings:
     spread: float = 0.05
     permutations: int = 4999
     seed: int = 20171128
+    rounding: float = 0.0
     leave_one_out: bool = True  # simulations of many judgements leave it out
 
     def __post_init__(self) -> None:
@@ -50,6 +53,8 @@ class Settings:
             raise TwinrunError(f"growth must be a number of at least 1, not {in_short(self.growth)}")
         if not 0 < self.spread < 1:
             raise TwinrunError(f"spread must be between 0 and 1, not {in_short(self.spread)}")
+        if not 0 <= self.rounding < 0.1:
+            raise TwinrunError(f"rounding must be at least 0 and below 0.1, not {in_short(self.rounding)}")
         if not 99 <= self.permutations <= 10**7:
             raise TwinrunError(f"permutations must be from 99 to 10000000, not {in_short(self.permutations)}")
 
@@ -71,6 +76,7 @@ def accept(
     key: str = "auto",
     permutations: int = 4999,
     seed: int = 20171128,
+    rounding: float = 0.0,
     memory: int = 1 << 30,
     options: Mapping[str, object] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
@@ -111,6 +117,9 @@ def accept(
         Choices of new runs that are drawn where there are more.
     seed : int
         The same runs give the same result.
+    rounding : float, default 0
+        How exact the values are as they were written, relative to each, where that is less than their type
+        holds: 5e-6 for texts of six digits. 8 times as much is no difference.
     memory : int, default 1 GiB
         Bytes, at most, for elements that are sorted by their IDs.
     options : dict, default None
@@ -140,7 +149,7 @@ def accept(
     docs/reference/acceptance.md for what it finds and what it misses.
     """
     given, judged = _listed(references), _listed(new)
-    settings = Settings(confidence, growth, spread, permutations, seed)
+    settings = Settings(confidence, growth, spread, permutations, seed, rounding)
     _check_packages()
     if len(given) < 3:
         raise TwinrunError(
@@ -163,7 +172,7 @@ def accept(
     if nowhere := missing_steps(chosen_steps, members.steps):
         raise Incomparable(f"step {', '.join(map(str, nowhere[:5]))}: in no run", fix="check --steps")
     try:
-        samples = _samples(members, progress)
+        samples = _samples(members, settings.rounding, progress)
     except NoData:
         if broken := members.not_numbers():
             return _by_metadata(members, broken, settings)
@@ -189,7 +198,9 @@ def _listed(runs: object) -> list[object]:
     return list(runs)  # type: ignore[call-overload]
 
 
-def _samples(members: Members, progress: Callable[[str, int, int], None] | None) -> list[Sample]:
+def _samples(
+    members: Members, rounding: float, progress: Callable[[str, int, int], None] | None
+) -> list[Sample]:
     """Reads everything, a field of a step at a time."""
     found = []
     for at, step in enumerate(members.steps):
@@ -202,7 +213,7 @@ def _samples(members: Members, progress: Callable[[str, int, int], None] | None)
                         members.references,
                         step,
                         column.name,
-                        column.rounding,
+                        max(column.rounding, rounding) if column.rounding else 0.0,
                         column.matched is not None,
                     )
                 )
@@ -291,7 +302,8 @@ def _of_runs(sample: Sample, kept: Sequence[int]) -> Sample:
         return sample
     squares = None if sample.squares is None else sample.squares[np.ix_(kept, kept)]
     broken = {kept.index(run): n for run, n in sample.broken.items() if run in kept}
-    return replace(sample, values=sample.values[list(kept)], squares=squares, broken=broken)
+    unequal = {kept.index(run): how for run, how in sample.unequal.items() if run in kept}
+    return replace(sample, values=sample.values[list(kept)], squares=squares, broken=broken, unequal=unequal)
 
 
 @dataclass
@@ -352,9 +364,8 @@ def _growth(
     """How far runs have grown apart: at all steps that can have a bound, and at those before saturation."""
     bounded: _ByField = {}
     growing: _ByField = {}
-    smallest = smallest_relative(by_field.values(), references)
     for name, own in by_field.items():
-        lows = floors(own, references, growth, smallest)
+        lows = floors(own)
         far = {
             s.step: (s, grown(s, references, growth, low))
             for s, done, low in zip(own, settled[name], lows, strict=True)
@@ -376,6 +387,10 @@ def judge(
     settings = settings or Settings()
     if not samples:
         raise Incomparable("no field with numbers is there: nothing was tested")
+    units: dict[str, int] = {}
+    for sample in samples:
+        units[sample.field] = max(units.get(sample.field, sample.exponent), sample.exponent)
+    samples = [sample.in_units(units[sample.field]) for sample in samples]
     by_field: dict[str, list[Sample]] = {}
     for sample in samples:
         by_field.setdefault(sample.field, []).append(sample)
@@ -396,7 +411,13 @@ def judge(
     if tested is not None and beyond:
         excesses += _of_distribution(columns, tested, references, settings)
     excesses.sort(
-        key=lambda e: (e.over_steps, e.step is not None, e.step or 0, e.kind != "no number", -e.size)
+        key=lambda e: (
+            e.over_steps,
+            e.step is not None,
+            e.step or 0,
+            _FIRST.get(e.kind, len(_FIRST)),
+            -e.size,
+        )
     )
     verdict = "rejected" if excesses or beyond else "accepted" if decidable else "undecided"
     fields = _fields(by_field, settled, growing, columns, tested, excesses)
@@ -420,7 +441,7 @@ def judge(
             else (tested.threshold + _POWER) * math.sqrt(1 / new + 1 / references)
         ),
         checked=_checked(columns, growing, references, new, settings),
-        notes=[one_line(note) for note in notes],
+        notes=[one_line(note) for note in [*notes, *_rounded(bounded)]],
     )  # fmt: skip
     return replace(result, sentence=one_line(_sentence(result, columns, tested, decidable)))
 
@@ -437,13 +458,60 @@ def _excesses(
         for s in samples
         for run, n in s.broken.items()
     ]
+    for s in samples:
+        if s.equal and s.squares is None:
+            found += _differs(s, [run for run, u in s.unequal.items() if u.beyond], labels)
     for own in bounded.values():
         for s, g in own:
-            far = max(range(len(g.new)), key=lambda k: g.new[k])
-            if g.new[far] > g.bound:
+            if s.equal:
+                found += _differs(s, [references + k for k in g.beyond], labels)
+            elif g.beyond:
+                far = max(g.beyond, key=lambda k: g.new[k])
                 label = one_line(labels[references + far])
                 found.append(Excess("growth", s.step, s.field, "distance", label, g.ratio))
     return found
+
+
+def _differs(sample: Sample, runs: Sequence[int], labels: Sequence[str]) -> list[Excess]:
+    """The excess of a field that all reference runs hold equal, by the run that is farthest off of
+    `runs`, new runs that differ by more than rounding.
+    """
+    if not runs:
+        return []
+    far = max(runs, key=lambda run: sample.unequal[run].beyond)
+    how = sample.unequal[far]
+    return [
+        Excess(
+            "equal", sample.step, sample.field, "values", one_line(labels[far]), how.most,
+            count=how.count, relative=_relative(how.most, sample),
+        )
+    ]  # fmt: skip
+
+
+def _relative(difference: float, sample: Sample) -> float:
+    """A difference as a share of the field's size; NaN where that is 0."""
+    size = math.ldexp(sample.size, sample.exponent)
+    return difference / size if size > 0 else math.nan
+
+
+def _rounded(bounded: _ByField) -> list[str]:
+    """What is not an excess all the same: differences by rounding where all reference runs are equal."""
+    found = [
+        (how.most, s)
+        for own in bounded.values()
+        for s, g in own
+        if s.equal and not g.beyond
+        for how in s.unequal.values()
+    ]
+    if not found:
+        return []
+    size, sample = max(found, key=lambda pair: np.nan_to_num(_relative(*pair)))
+    name, share = sample.field, _relative(size, sample)
+    of = "" if math.isnan(share) else f", or {number(share)} of its size"
+    return [
+        f"new runs differ by rounding where all reference runs are equal, which is allowed: {fields_named(sorted({s.field for _, s in found}))}; "
+        f"{name} by up to {number(size)}{of}"
+    ]
 
 
 def _of_distribution(columns: _Columns, tested: Tested, references: int, settings: Settings) -> list[Excess]:
@@ -486,7 +554,10 @@ def _fields(
             name,
             growing=[s.step for s, _ in grown_of],
             settled=[s.step for s, done in zip(own, settled[name], strict=True) if done],
-            distances=[(s.step, g.reference, max(g.new)) for s, g in grown_of],
+            distances=[
+                (s.step, float(np.ldexp(g.reference, s.exponent)), float(np.ldexp(max(g.new), s.exponent)))
+                for s, g in grown_of
+            ],
             exceeds=name in exceeding,
         )
         if grown_of:
@@ -560,6 +631,11 @@ def _checked(
         said.append(
             f"while differences grow there is a bound and no p value: new runs may be {number(settings.growth)} times as far from the "
             "reference runs as the farthest of these; this assumes that rounding of the new kind is no larger than that"
+        )
+    equal = [name for name, own in growing.items() if any(s.equal for s, _ in own)]
+    if equal:
+        said.append(
+            f"where all reference runs are equal ({counted(len(equal), 'field')}), new runs must equal them, but for rounding"
         )
     if not columns.where:
         said.append(

@@ -50,6 +50,8 @@ class _Accept(Verb):
 @click.option("--steps", default=None, metavar="LIST", help="Only these steps: 10,20 or 100:200.")
 @click.option("--key", default="auto", show_default=True, metavar="FIELD",
               help="The field with the IDs of particles; auto: as files say; none: rows match by place.")  # fmt: skip
+@click.option("--rounding", type=Range(0), default=0.0, show_default=True, metavar="R",
+              help="Relative rounding of the values as written, where it is coarser than their type's: 5e-6 for texts of six digits.")  # fmt: skip
 @click.option("--permutations", type=click.IntRange(99, 10**7), default=4999, show_default=True,
               help="Choices of new runs that are drawn, where there are more.")  # fmt: skip
 @click.option("--seed", type=click.IntRange(0), default=20171128, help="Of these choices.")
@@ -72,6 +74,7 @@ def accept(
     key: str,
     permutations: int,
     seed: int,
+    rounding: float,
     memory: int,
     json_file: str | None,
     html_file: str | None,
@@ -102,6 +105,7 @@ def accept(
             key=key,
             permutations=permutations,
             seed=seed,
+            rounding=rounding,
             memory=memory,
             options=options,
             progress=progress,

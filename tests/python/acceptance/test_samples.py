@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twinrun.acceptance.growth import floors, grown, rate, saturated, smallest_relative
-from twinrun.acceptance.samples import sample_of
+from twinrun.acceptance.growth import floors, grown, rate, saturated
+from twinrun.acceptance.samples import Unequal, sample_of
 from twinrun.errors import Incomparable
 
 
@@ -50,10 +50,88 @@ def test_what_is_no_number():
         sample_of([x], 4, 3, None, "x", 0.0)
 
 
-def test_values_whose_squares_are_infinite_are_an_error():
-    x = np.random.default_rng(1).normal(0, 1, (4, 10)) * 1e200
-    with pytest.raises(Incomparable, match="too large"):
-        sample_of([x], 4, 3, None, "x", 0.0)
+@settings(deadline=None, max_examples=50)
+@given(
+    seed=st.integers(0, 10**6),
+    cuts=st.lists(st.integers(0, 60), max_size=4),
+    exponent=st.sampled_from([-1060, -1000, -600, -401, -10, 10, 401, 600, 1021]),
+)
+def test_the_size_of_values_changes_no_digit(seed, cuts, exponent):
+    """Squares of numbers below 1e-162 are 0 in float64, and those of numbers above 1e154 infinite."""
+    x = np.round(np.random.default_rng(seed).normal(0, 1.0, (4, 60)) * 2**10) * 2.0**-10
+    one = sample_of(np.split(x, sorted(cuts), axis=1), 4, 3, 1, "x", 0.0)
+    found = sample_of(np.split(np.ldexp(x, exponent), sorted(cuts), axis=1), 4, 3, 1, "x", 0.0)
+    found = found.in_units(exponent)
+    assert found.values == pytest.approx(one.values, rel=1e-12, abs=1e-12)
+    assert found.squares == pytest.approx(one.squares, rel=1e-12)
+    assert found.size == pytest.approx(one.size, rel=1e-12)
+
+
+def test_pieces_of_very_different_sizes():
+    x = np.random.default_rng(3).normal(0, 1, (4, 90)) * np.repeat([1e-200, 1e250, 1.0], 30)
+    found = sample_of(np.split(x, 3, axis=1), 4, 3, 1, "x", 0.0)
+    expected = sample_of([x / 2.0**830], 4, 3, 1, "x", 0.0)
+    assert found.in_units(830).squares == pytest.approx(expected.squares, rel=1e-9)
+    assert found.in_units(830).values[:, :2] == pytest.approx(expected.values[:, :2], rel=1e-9)
+
+
+def test_differences_that_exceed_float64_are_finite_in_units():
+    x = 1.7e308 * np.random.default_rng(1).uniform(-1, 1, (4, 10))
+    found = sample_of([x], 4, 3, None, "x", 0.0)
+    assert np.isfinite(found.squares).all() and found.size > 0 and not found.equal
+
+
+def test_what_differs_from_equal_reference_runs():
+    x = np.tile([0.0, 1.0, -6e23, np.nan], (5, 1))
+    assert sample_of([x], 5, 3, 0, "x", 2.0**-53).unequal == {}
+    x[3, 1] += 2.0**-52  # two units of rounding
+    x[4, 1] += 2.0**-20
+    found = sample_of(np.split(x, 2, axis=1), 5, 3, 0, "x", 2.0**-53)
+    assert found.equal
+    assert found.unequal == {3: Unequal(2.0**-52, 0.0, 1), 4: Unequal(2.0**-20, 2.0**-20, 1)}
+    x[3, 0] = 5e-324  # no element is of a size whose rounding this could be
+    assert sample_of([x], 5, 3, 0, "x", 2.0**-53).unequal[3].beyond == 5e-324
+    x[2, 0] = 5e-324  # a reference run
+    found = sample_of([x], 5, 3, 0, "x", 2.0**-53)
+    assert not found.equal and found.unequal == {}
+
+
+def test_another_value_that_is_no_number_is_counted():
+    x = np.ones((5, 4))
+    x[:, :3] = np.nan, np.inf, -np.inf
+    assert not sample_of([x], 5, 3, 0, "x", 0.0).broken
+    x[3, :3] = np.inf, -np.inf, -np.inf
+    x[4, 1] = np.nan
+    assert sample_of([x], 5, 3, 0, "x", 0.0).broken == {3: 2, 4: 1}
+    x[1, 1] = np.nan  # reference runs have either: none is wrong
+    assert sample_of([x], 5, 3, 0, "x", 0.0).broken == {3: 2}
+
+
+@pytest.mark.parametrize("kind", ["i8", "u8"])
+def test_large_integers_are_compared_exactly(kind):
+    """float64 holds no odd number above 2**53."""
+    x = np.full((5, 3), 2**62, kind)
+    x[4, 1] += np.array(1, kind)
+    found = sample_of([x], 5, 4, 0, "n", 0.0)
+    assert found.equal and found.unequal == {4: Unequal(1.0, 1.0, 1)}
+    assert found.distances[0, 4] == pytest.approx(3**-0.5)
+    x[1, 2] -= np.array(2, kind)
+    found = sample_of([x], 5, 4, 0, "n", 0.0)
+    assert not found.equal and found.distances[0, 1] == pytest.approx(2 * 3**-0.5)
+    far = np.array([[np.iinfo(kind).min], [np.iinfo(kind).max]], kind)
+    assert sample_of([far], 2, 1, 0, "n", 0.0).distances[0, 1] == pytest.approx(2.0**64)
+
+
+def test_equal_elements_in_unknown_orders():
+    rng = np.random.default_rng(2)
+    base = rng.normal(0, 1, 200)
+    x = np.array([rng.permutation(base) for _ in range(5)])
+    assert sample_of([x], 5, 4, 0, "x", 2.0**-53, matched=False).unequal == {}
+    x[4, :100] += 0.5
+    found = sample_of(np.split(x, 4, axis=1), 5, 4, 0, "x", 2.0**-53, matched=False)
+    assert found.equal and found.unequal[4].beyond == pytest.approx(0.25, rel=0.3)
+    x[2, 7] = np.nextafter(x[2, 7], np.inf)
+    assert not sample_of([x], 5, 4, 0, "x", 2.0**-53, matched=False).equal
 
 
 def samples_with(distances: list[float], runs: int = 5, size: float = 1.0) -> list:
@@ -90,23 +168,23 @@ def test_rounding_of_terms_that_cancel_is_allowed_where_reference_runs_are_equal
     first[4] = rng.normal(0, 1e-15, 100)
     later = rng.normal(0, 20, 100) * (1 + 1e-14 * rng.normal(0, 1, (5, 100)))
     made = [sample_of([x], 5, 4, step, "f", 2.0**-53) for step, x in enumerate((first, later))]
-    smallest = smallest_relative([made], 4)
-    assert 1e-15 < smallest < 1e-13
-    low = floors(made, 4, 10.0, smallest)
-    one = grown(made[0], 4, 10.0, low[0])
-    assert one.new[0] <= one.bound and one.ratio == 0
+    one = grown(made[0], 4, 10.0, floors(made)[0])
+    assert one.new[0] <= one.bound and one.ratio == 0 and one.beyond == []
     first[4] += 1e-9
     made[0] = sample_of([first], 5, 4, 0, "f", 2.0**-53)
-    one = grown(made[0], 4, 10.0, floors(made, 4, 10.0, smallest)[0])
-    assert one.new[0] > one.bound and one.ratio > 10
+    one = grown(made[0], 4, 10.0, floors(made)[0])
+    assert one.new[0] > one.bound and one.ratio > 10 and one.beyond == [0]
+    # nothing shows terms that cancel in a field that all reference runs hold equal at every step
+    one = grown(made[0], 4, 10.0, floors(made[:1])[0])
+    assert one.beyond == [0]
 
 
 def test_integers_have_no_rounding():
     x = np.tile(np.arange(50.0), (5, 1))
     x[4, 7] += 1
     made = [sample_of([x], 5, 4, 0, "n", 0.0)]
-    one = grown(made[0], 4, 10.0, floors(made, 4, 10.0, 1e-3)[0])
-    assert one.new[0] > one.bound == 0
+    one = grown(made[0], 4, 10.0, floors(made)[0])
+    assert one.new[0] > one.bound == 0 and one.beyond == [0] and one.ratio == np.inf
 
 
 def test_the_rate_of_growth():

@@ -87,14 +87,23 @@ def samples_of(states: dict[int, np.ndarray], references: int, rounding: float =
     return found
 
 
+def written(states: dict[int, np.ndarray], digits: int) -> dict[int, np.ndarray]:
+    """The states as a text with so many digits holds them."""
+    return {step: np.vectorize(lambda v: float(f"{v:.{digits - 1}e}"))(x) for step, x in states.items()}
+
+
 def judged(
-    states: dict[int, np.ndarray], references: int, permutations: int = 999, **settings: object
+    states: dict[int, np.ndarray],
+    references: int,
+    permutations: int = 999,
+    rounding: float = 2.0**-53,
+    **settings: object,
 ) -> Acceptance:
     """An acceptance of these runs, the reference runs first."""
     count = len(next(iter(states.values())))
     labels = [f"run {k}" for k in range(count)]
     chosen = Settings(permutations=permutations, leave_one_out=False, **settings)  # type: ignore[arg-type]
-    return judge(samples_of(states, references), labels, references, chosen)
+    return judge(samples_of(states, references, rounding), labels, references, chosen)
 
 
 def together(
