@@ -496,20 +496,18 @@ def _relative(difference: float, sample: Sample) -> float:
 
 def _rounded(bounded: _ByField) -> list[str]:
     """What is not an excess all the same: differences by rounding where all reference runs are equal."""
-    found = [
-        (how.most, s)
-        for own in bounded.values()
-        for s, g in own
-        if s.equal and not g.beyond
-        for how in s.unequal.values()
-    ]
+    found = {}
+    for name, own in bounded.items():
+        most = [how.most for s, g in own if s.equal and not g.beyond for how in s.unequal.values()]
+        if most:
+            largest = max((s for s, _ in own), key=lambda s: s.size)
+            found[name] = max(most), _relative(max(most), largest)
     if not found:
         return []
-    size, sample = max(found, key=lambda pair: np.nan_to_num(_relative(*pair)))
-    name, share = sample.field, _relative(size, sample)
+    name, (size, share) = max(found.items(), key=lambda item: np.nan_to_num(item[1][1]))
     of = "" if math.isnan(share) else f", or {number(share)} of its size"
     return [
-        f"new runs differ by rounding where all reference runs are equal, which is allowed: {fields_named(sorted({s.field for _, s in found}))}; "
+        f"new runs differ by rounding where all reference runs are equal, which is allowed: {fields_named(sorted(found))}; "
         f"{name} by up to {number(size)}{of}"
     ]
 

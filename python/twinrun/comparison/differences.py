@@ -448,7 +448,19 @@ def abs_diff(a: np.ndarray, b: np.ndarray, scalars: np.ndarray, decision: Decisi
             )
             length = np.array(decision.period)[component]
             turns = np.divide(d, length, where=length > 0, out=np.full_like(d, np.inf))
-            near = turns < MOST_TURNS
-            turned = np.abs(d - length * np.rint(np.where(near, turns, 0)))
-            d = np.where(near, turned, d)
+            # Remainders are exact. What x - y loses is far less than itself, and may be much on the circle.
+            u, v = np.fmod(x, length), np.fmod(y, length)
+            d = np.where(turns < MOST_TURNS, _around(u, v, length), d)
     return np.where(np.isfinite(x) & np.isfinite(y), d, np.inf)
+
+
+def _around(u: np.ndarray, v: np.ndarray, length: np.ndarray) -> np.ndarray:
+    """|u - v| round circles of these lengths, for |u| and |v| below them; the exact distance, rounded."""
+    difference = u - v
+    other = difference - u
+    lost = (u - (difference - other)) - (v + other)  # of the subtraction: its sum with `difference` is exact
+    shortest = np.abs(difference)
+    for turn in (-2, -1, 1, 2):
+        # Where this is the shortest way, the subtraction of whole turns is exact.
+        shortest = np.minimum(shortest, np.abs((difference - turn * length) + lost))
+    return shortest

@@ -74,8 +74,9 @@ class FieldComparison:
         |a - b| there.
     max_abs_diff : float or None
         The largest |a - b|. Where `max_abs_diff_is_bound`, it is an upper bound; None where not even a bound
-        is known. With a period, it is made of a - b as float64 rounds it, and the verdict is not: an `atol`
-        of this size may be too small. The same holds for `max_rel_diff`, `rms_diff` and `rms_diff_all`.
+        is known. With a period, it is the exact distance at `max_abs_index`. Which element that is follows
+        from a - b as float64 rounds it, and the verdict does not: an `atol` of this size may be too small.
+        `max_rel_diff`, `rms_diff` and `rms_diff_all` are of such rounded differences altogether.
     max_abs_diff_is_bound : bool
         True: a part was proven without reading, and `max_abs_diff` bounds it.
     max_abs_diff_at_least : float
@@ -530,7 +531,29 @@ def facts_of(
         kind = "date" if a.unit.startswith("M") else "time span"
         return dataclasses.replace(_without_distances(made), kind=kind)
     made.first_abs_diff = _abs_diff(r.first_a, r.first_b, decision.period_of(first))
-    return made
+    return _exact_on_circles(made, decision, first, found.max_abs_at)
+
+
+def _exact_on_circles(
+    made: FieldComparison, decision: Decision, first: int | None, largest: int | None
+) -> FieldComparison:
+    """With the exact distance of the element that is farthest off, out of the two that are known: the core
+    finds it by distances that are made of a - b as float64 rounds it.
+    """
+    if not any(decision.period) or made.max_abs_diff is None or made.max_abs_diff_is_bound:
+        return made
+    at_largest = _abs_diff(made.max_abs_a, made.max_abs_b, decision.period_of(largest))
+    at_first = made.first_abs_diff
+    if at_largest is not None and (at_first is None or at_largest >= at_first):
+        found = float(at_largest)
+        return dataclasses.replace(made, max_abs_diff=found, max_abs_diff_at_least=found)
+    if at_first is None or not made.different:
+        return made
+    found = float(at_first)
+    return dataclasses.replace(
+        made, max_abs_diff=found, max_abs_diff_at_least=found, max_abs_index=made.first_index,
+        max_abs_a=made.first_a, max_abs_b=made.first_b,
+    )  # fmt: skip
 
 
 def _without_distances(field: FieldComparison) -> FieldComparison:

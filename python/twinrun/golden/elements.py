@@ -106,6 +106,8 @@ def compared(
         raise Stale("the data changed while it was compared", where=b.where, fix="check again")
     kind = kind_of(a)
     least: float = found.max_abs
+    if any(decision.period):  # the core's statistics are of a - b as float64 rounds it
+        least = _largest(a, b, decision)
     most: float | None = least
     if kind is not None:
         least, most = 0.0, None if found.different else 0.0
@@ -134,6 +136,18 @@ def compared(
         **_listed(scalars[:most_listed], a, b, decision),
         listed_left_out=max(int(scalars.size) - most_listed, 0),
     )
+
+
+def _largest(a: FieldRef, b: FieldRef, decision: Decision) -> float:
+    """The largest |a - b|: where both are NaN, they are 0 apart unless NaN differs."""
+    of_a, of_b = (
+        values_of(bytes(_core.read_source(ref.need_source(), 0, ref.items)), ref.dtype) for ref in (a, b)
+    )
+    apart = abs_diff(of_a, of_b, np.arange(of_a.size, dtype=np.uint64), decision)
+    same = of_a == of_b
+    if decision.equal_nan:
+        same |= (of_a != of_a) & (of_b != of_b)
+    return float(np.where(same, 0.0, apart).max(initial=0.0))
 
 
 def _spans(scalars: np.ndarray, total: int, ref: FieldRef, chunk_bytes: int, most: int) -> dict[str, Any]:

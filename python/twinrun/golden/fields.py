@@ -369,7 +369,10 @@ class _Tally:
 
     def facts(self) -> dict[str, Any]:
         """The facts by the names that `GoldenField` has for them."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("atol", "most")}
+        found = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("atol", "most")}
+        if math.isinf(self.at_least):
+            found["at_most"] = math.inf
+        return found
 
     def add(self, s: Settled, x: np.ndarray, first: int, ref: FieldRef) -> None:
         """Adds a chunk. x: its scalars. first: the number of the first one."""

@@ -411,6 +411,7 @@ def _least_outside(
 
     It is above the tolerance. Under an absolute rule the golden value lies c cells from b, or a multiple of
     2^bits cells more or less; without a cell it lies farther away, at least 64 cells, than any of these.
+    Where b is NaN or infinite, the golden value is another, and infinitely far away.
     """
     with np.errstate(all="ignore"):
         least = (atol + rtol * np.abs(v.x.astype(np.float64))) / (1.0 + rtol) * (1.0 - 2.0**-50)
@@ -418,7 +419,7 @@ def _least_outside(
         if rule.kind == "absolute":
             away = [_bounds(v, c + n * (1 << rule.bits), rule)[0] for n in (-1, 0, 1)]
             least = np.fmax(least, np.minimum.reduce(away))
-    return np.where(outside, least, 0.0)
+    return np.where(outside, np.where(np.isfinite(v.x), least, np.inf), 0.0)
 
 
 def _unexplained(

@@ -51,7 +51,7 @@ def largest_text(f: GoldenField) -> str:
         return ""
     if f.unit is not None and any(NOT_A_TIME in (e.a, e.b) for e in f.listed):
         return "NaT"
-    if f.values_kept and math.isinf(f.at_least):
+    if math.isinf(f.at_least):
         return "inf"
     if f.at_most is not None and math.isfinite(f.at_most):
         return ("≤ " if f.at_most > f.at_least else "") + distance(f.at_most, f)
@@ -96,6 +96,8 @@ def element_text(e: GoldenElement, f: GoldenField) -> str:
     if none or (math.isinf(e.at_most) and (e.cells is not None or e.at_least == 0)):
         value = "" if none else " value"
         return head + ("is not what it was" if different else f"may be another{value} than it was")
+    if math.isinf(e.at_least):  # NaN or infinite
+        return f"{head}was another value, and {_told(e.b, f)} is within the tolerance of no other"
     if e.cells is None:
         return f"{head}|a-b| is at least {distance(e.at_least, f)} > {tolerance_text(f)}"
     low, high = distance(e.at_least, f), distance(e.at_most, f)

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 import twinrun
 from twinrun import _core
+from twinrun.comparison.differences import abs_diff
+from twinrun.comparison.settings import Decision
 from twinrun.report import html
 from twinrun.runs.arrays import taken
 
@@ -138,6 +140,38 @@ def test_the_shorter_way_round_exactly(
         for d in (abs(Fraction(x) - Fraction(y)) % Fraction(period) for x, y in zip(a, b, strict=True))
     ]
     assert found["max_abs"] == pytest.approx(max(shortest), rel=1e-9, abs=1e-9 * period)
+
+
+@given(
+    a=st.floats(-10, 10),
+    b=st.one_of(st.floats(-10, 10), st.floats(-1e15, 1e15)),
+    period=st.one_of(st.floats(0.3, 50), st.sampled_from([1.0, 0.3, 3.0])),
+    swapped=st.booleans(),
+)
+def test_distances_of_many_turns_are_exact(a: float, b: float, period: float, swapped: bool) -> None:
+    """a - b is rounded where b has many turns, and what it loses may be much on the circle."""
+    if swapped:
+        a, b = b, a
+    apart = abs(Fraction(a) - Fraction(b)) % Fraction(period)
+    exact = float(min(apart, Fraction(period) - apart))
+    found = abs_diff(
+        np.array([a]), np.array([b]), np.zeros(1, np.uint64), Decision(0.0, 0.0, period=(period,))
+    )
+    assert found[0] == pytest.approx(exact, rel=1e-15, abs=0)
+
+
+def test_the_largest_difference_on_a_circle_is_the_exact_one() -> None:
+    """1e15 + 0.125 less 0.1 is a whole number of turns in float64."""
+    a, b = np.array([0.1, 1.0, 2.0]), np.array([1e15 + 0.125, 1.0, 2.25])
+    exact = float(Fraction(1, 8) - Fraction(0.1))
+    field = twinrun.compare({"x": a[:2]}, {"x": b[:2]}, atol=1e-3, period="x=1").fields[0]
+    assert field.different == 1 and field.first_abs_diff == exact
+    assert field.max_abs_diff == field.max_abs_diff_at_least == exact
+    assert (field.max_abs_index, field.max_abs_a, field.max_abs_b) == ((0,), a[0], b[0])
+    field = twinrun.compare({"x": a}, {"x": b}, atol=1e-3, period="x=1").fields[0]
+    assert (field.max_abs_diff, field.max_abs_index) == (0.25, (2,))
+    field = twinrun.compare({"x": a[1:]}, {"x": a[1:]}, period="x=1").fields[0]
+    assert field.same and field.max_abs_diff == 0
 
 
 def test_each_component_has_its_period() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,23 @@ from commands import check_error, command
 
 import twinrun
 from twinrun import golden
+
+
+def test_the_docs_name_every_key(tmp_path: Path) -> None:
+    """Each key of golden.json, of a place and of a field stands in a table of the reference."""
+    with twinrun.Run(tmp_path / "run") as run:
+        run.capture(1, {"x": np.arange(9.0), "pos": np.arange(9.0), "id": np.arange(9)}, ids={"pos": "id"})
+    rules = '[[tolerance]]\nfield = "x"\nulp = 2\nnan_differs = true\n[[tolerance]]\nfield = "pos"\nperiod = 1.0\natol = 1e-6\n'
+    (tmp_path / "rules.toml").write_text(rules)
+    golden.save(tmp_path / "run", tmp_path / "g", tolerances=tmp_path / "rules.toml", key="id")
+    document = json.loads((tmp_path / "g" / "golden.json").read_text())
+    (place,) = document["places"]
+    keys = {*document, *place, *place["values"]}.union(*place["fields"], *(place["attributes"] or ()))
+    assert {"twinrun", "left_out", "one_array", "key", "by_id", "ulp", "period", "nan_differs"} <= keys
+    page = Path(__file__).parents[3] / "docs" / "reference" / "golden.md"
+    tables = [line for line in page.read_text().splitlines() if line.startswith("|")]
+    said = set(re.findall(r"`(\w+)`", "\n".join(tables)))
+    assert keys - said == set()
 
 
 def test_saving_again_takes_away_what_the_manifest_lists_and_no_more(tmp_path: Path) -> None:

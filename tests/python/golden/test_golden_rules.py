@@ -63,6 +63,26 @@ def test_ulp_and_period_say_what_a_comparison_says(
     assert version == (1 if at_check or not (ulp or period) else 2)
 
 
+def test_a_distance_of_many_turns_is_the_one_on_the_circle(tmp_path: Path) -> None:
+    """1e15 + 0.125 less 0.1 is a whole number of turns in float64."""
+    a, b = np.array([0.1, 1.0, np.nan]), np.array([1e15 + 0.125, 1.0, np.nan])
+    golden.save({"pos": a}, tmp_path / "g", atol=1e-3, period=1.0)
+    (field,) = golden.check(tmp_path / "g", {"pos": b}).fields
+    assert field.different == 1 and field.at_least == field.at_most == pytest.approx(0.025, rel=1e-9)
+    (element,) = field.listed
+    assert element.at_least == element.at_most == field.at_most
+    assert "|a-b| = 0.025 > 0.001" in str(command("golden", "check", tmp_path / "g", saved(tmp_path, b)).out)
+    (field,) = golden.check(tmp_path / "g", {"pos": a + np.array([0.0, 5e-4, 0.0])}).fields
+    assert field.verdict == "same" and field.at_most == pytest.approx(5e-4)
+    (field,) = golden.check(tmp_path / "g", {"pos": np.array([0.1, np.inf, 1.0])}).fields
+    assert field.different == 2 and field.at_least == np.inf
+
+
+def saved(folder: Path, values: np.ndarray) -> Path:
+    np.savez(folder / "run.npz", pos=values)
+    return folder / "run.npz"
+
+
 def test_what_digests_cannot_prove_is_refused(tmp_path: Path) -> None:
     x = {"pos": np.linspace(0, 1, 20_000)}
     for how, said in (({"ulp": 4}, "ulp needs values"), ({"period": 1.0}, "period needs values")):

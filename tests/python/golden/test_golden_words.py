@@ -98,3 +98,34 @@ def test_ulp_says_how_many(tmp_path: Path) -> None:
     check = ("golden", "check", tmp_path / "g", tmp_path / "b.npz", "--ulp")
     assert "|a-b| = 1.11e-15 (5 ulp) > 3 ulp" in command(*check, "3").out
     assert "agree within 5 ulp with" in command(*check, "5").out
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("how", [{"atol": 1e-3}, {"rtol": 1e-3}])
+def test_no_tolerance_reaches_what_is_no_number(tmp_path: Path, value: float, how: dict) -> None:
+    """Digests know only that the golden value was another one: no distance to it is just above the tolerance."""
+    u = np.ones(9000)
+    golden.save({"u": u}, tmp_path / "g", keep_values=0, **how)
+    v = u.copy()
+    v[77] = value
+    result = golden.check(tmp_path / "g", {"u": v})
+    (field,) = result.fields
+    first = field.first
+    assert first.index == (77,) and first.at_least == first.at_most == np.inf
+    assert field.at_least == field.at_most == np.inf
+    said = f"u[77] = {value}: was another value, and {value} is within the tolerance of no other"
+    assert said in reports(result) and "at least" not in said
+    document = golden_document(result)["fields"][0]
+    assert (document["at_least"], document["at_most"]) == ("inf", "inf")
+    np.savez(tmp_path / "run.npz", u=v)
+    answer = command("golden", "check", tmp_path / "g", tmp_path / "run.npz")
+    assert answer.status == 1 and said in answer.out and "|a-b| is at least" not in answer.out
+
+
+def test_a_number_in_place_of_nan_differs(tmp_path: Path) -> None:
+    u = np.ones(9000)
+    u[77] = np.nan
+    golden.save({"u": u}, tmp_path / "g", keep_values=0, atol=1e-3)
+    assert golden.check(tmp_path / "g", {"u": u}).same
+    (field,) = golden.check(tmp_path / "g", {"u": np.ones(9000)}).fields
+    assert field.verdict == "different" and field.first.index == (77,)
