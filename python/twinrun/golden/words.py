@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from .. import _core
-from ..comparison.words import values_text
+from ..comparison.words import exceeded_text, values_text
 from ..formats.dates import NOT_A_TIME, distance_text, time_text
 from ..formats.texts import SUFFIX
 from ..words import number
@@ -84,10 +84,8 @@ def element_text(e: GoldenElement, f: GoldenField) -> str:
             head = f"{at} = {now}, was {was}"
         if f.kind is not None or math.isinf(e.at_most):
             return head
-        allowed = tolerance_text(f)
-        said = number(e.at_most)
-        if said == allowed:  # as many digits as it takes to see which is larger
-            said = next((t for n in range(4, 18) if (t := f"{e.at_most:.{n}g}") != allowed), repr(e.at_most))
+        allowed = exceeded_text(f, e.at_most)
+        said = _core.distance_text(e.at_most, allowed)
         if f.ulps is not None and isinstance(e.a, float) and isinstance(e.b, float):
             said += _core.ulps_text(f.dtype, e.a, e.b)
         return f"{head}: |a-b| = {said} > {allowed}"
@@ -99,7 +97,10 @@ def element_text(e: GoldenElement, f: GoldenField) -> str:
     if math.isinf(e.at_least):  # NaN or infinite
         return f"{head}was another value, and {_told(e.b, f)} is within the tolerance of no other"
     if e.cells is None:
-        return f"{head}|a-b| is at least {distance(e.at_least, f)} > {tolerance_text(f)}"
+        said, allowed = distance(e.at_least, f), tolerance_text(f)
+        if e.at_least <= f.atol or said == allowed:  # no more is known than that it differs
+            return f"{head}|a-b| is more than {allowed}"
+        return f"{head}|a-b| is at least {said} > {allowed}"
     low, high = distance(e.at_least, f), distance(e.at_most, f)
     said = low if e.at_least == e.at_most else f"about {high}" if low == high else f"{low} to {high}"
     sign = ">" if different else "against"

@@ -129,7 +129,8 @@ Result<std::unique_ptr<ComparedRun>> arrays_at(const twr_array* arrays, std::siz
         }
         fields.push_back(std::move(field).value());
     }
-    TWR_TRY(std::unique_ptr<ComparedRun> run, ArraysRun::create(std::move(fields)));
+    TWR_TRY(std::unique_ptr<ComparedRun> run,
+            ArraysRun::create(std::move(fields), std::string("arrays ") + name));
     return run;
 }
 

@@ -71,8 +71,10 @@ Result<> Agreement::on_step(Result<> own, std::int64_t step, std::uint32_t& atte
     TWR_CHECK(std::move(asked));
     if (values[0] == 0) return other_rank();
     if (values[1] != step || values[2] != ~step) {
+        // The smallest step of all, or the largest where this rank has the smallest itself.
+        const std::int64_t elsewhere = values[1] != step ? values[1] : ~values[2];
         return Error{ErrorCode::mismatch, "ranks capture different steps: here " + std::to_string(step) +
-                                              ", elsewhere " + std::to_string(values[1])};
+                                              ", elsewhere " + std::to_string(elsewhere)};
     }
     attempt = static_cast<std::uint32_t>(-values[3]);
     return success();

@@ -361,11 +361,12 @@ Problem HistoryRun::explained(Error error, Step step) {
 
 // ---- arrays ----
 
-ArraysRun::ArraysRun(std::vector<CapturedField> arrays) : ComparedRun("arrays"), arrays_(std::move(arrays)) {
+ArraysRun::ArraysRun(std::vector<CapturedField> arrays, std::string label)
+    : ComparedRun(std::move(label)), arrays_(std::move(arrays)) {
     places_[std::nullopt] = {0};
 }
 
-Result<std::unique_ptr<ArraysRun>> ArraysRun::create(std::vector<CapturedField> arrays) {
+Result<std::unique_ptr<ArraysRun>> ArraysRun::create(std::vector<CapturedField> arrays, std::string label) {
     std::unordered_set<std::string_view> names;
     for (const CapturedField& array : arrays) {
         const std::string where = "array " + in_quotes(array.name);
@@ -380,7 +381,7 @@ Result<std::unique_ptr<ArraysRun>> ArraysRun::create(std::vector<CapturedField> 
         }
         if (auto source = array_source(array); !source) return std::move(source).error().at(where);
     }
-    return std::unique_ptr<ArraysRun>(new ArraysRun(std::move(arrays)));
+    return std::unique_ptr<ArraysRun>(new ArraysRun(std::move(arrays), std::move(label)));
 }
 
 Result<OpenPlace> ArraysRun::open(Step /*step*/, std::uint32_t /*rank*/, const StreamOptions& /*stream*/,

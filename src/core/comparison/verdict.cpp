@@ -76,11 +76,11 @@ std::string difference_text(const FieldFacts& f, bool with_rank) {
     }
     if (f.kind || (f.first_abs_diff && std::isinf(*f.first_abs_diff)))
         return place + element_text(*f.first_a) + " against " + element_text(*f.first_b);
-    const std::string allowed = allowed_text(f);
-    const std::string shown =
-        f.first_whole_diff ? std::to_string(*f.first_whole_diff) : distance_text(*f.first_abs_diff, allowed);
     const double difference =
         f.first_whole_diff ? static_cast<double>(*f.first_whole_diff) : *f.first_abs_diff;
+    const std::string allowed = exceeded_text(f.decision.tolerance, f.decision.ulps, difference);
+    const std::string shown =
+        f.first_whole_diff ? std::to_string(*f.first_whole_diff) : distance_text(difference, allowed);
     const std::string values = is_floating(f.first_a->scalar)
                                    ? values_text(f.first_a->real, f.first_b->real, difference)
                                    : element_text(*f.first_a) + " against " + element_text(*f.first_b);

@@ -201,12 +201,41 @@ std::string rounded(double value, int digits) {
     return {text, end.ptr};
 }
 
-std::string tolerance_text(const Tolerance& tolerance, std::optional<std::uint64_t> ulps) {
+namespace {
+
+constexpr int kOfTolerances = 6;
+constexpr int kMostDigits = 17;  // no two doubles are alike in so many
+
+// The number that the whole text is.
+std::optional<double> number_in(std::string_view text) {
+    double value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc{} || end != text.data() + text.size()) return {};
+    return value;
+}
+
+std::string tolerance_of(const Tolerance& tolerance, std::optional<std::uint64_t> ulps, int digits) {
     std::string text;
-    if (tolerance.atol != 0) text = rounded(tolerance.atol, 6);
-    if (tolerance.rtol != 0) text += (text.empty() ? "" : " + ") + rounded(tolerance.rtol, 6) + " |a|";
+    if (tolerance.atol != 0) text = rounded(tolerance.atol, digits);
+    if (tolerance.rtol != 0) text += (text.empty() ? "" : " + ") + rounded(tolerance.rtol, digits) + " |a|";
     if (ulps && *ulps != 0) return std::to_string(*ulps) + " ulp" + (text.empty() ? "" : " or " + text);
     return text.empty() ? "0" : text;
+}
+
+}  // namespace
+
+std::string tolerance_text(const Tolerance& tolerance, std::optional<std::uint64_t> ulps) {
+    return tolerance_of(tolerance, ulps, kOfTolerances);
+}
+
+std::string exceeded_text(const Tolerance& tolerance, std::optional<std::uint64_t> ulps, double difference) {
+    if (tolerance.rtol == 0) {
+        for (int digits = kOfTolerances; digits <= kMostDigits; ++digits) {
+            if (number_in(rounded(tolerance.atol, digits)) < difference)
+                return tolerance_of(tolerance, ulps, digits);
+        }
+    }
+    return tolerance_text(tolerance, ulps);
 }
 
 std::string values_text(double a, double b, double difference) {
@@ -220,11 +249,12 @@ std::string values_text(double a, double b, double difference) {
 
 std::string distance_text(double difference, std::string_view allowed) {
     constexpr int kFewest = 3;
-    constexpr int kMost = 17;  // no two doubles are alike in so many
+    const std::optional<double> limit = number_in(allowed);
     std::string shown;
-    for (int digits = kFewest; digits <= kMost; ++digits) {
+    for (int digits = kFewest; digits <= kMostDigits; ++digits) {
         shown = rounded(difference, digits);
-        if (shown != allowed) break;
+        const bool less = limit && number_in(shown) <= *limit;
+        if (shown != allowed && !less) break;
     }
     return shown;
 }

@@ -29,10 +29,12 @@ std::string named(std::string_view what, std::span<const std::string> words);
 std::string rounded(double value, int digits);
 // "1e-09 + 0.5 |a|", "4 ulp or 1e-09"
 std::string tolerance_text(const Tolerance& tolerance, std::optional<std::uint64_t> ulps);
+// The same of a tolerance that `difference` exceeds: with as many digits as it takes to be less.
+std::string exceeded_text(const Tolerance& tolerance, std::optional<std::uint64_t> ulps, double difference);
 // "0.4667538 against 0.4667436": with the digits in which they differ, and two more. difference: |a
 // - b|
 std::string values_text(double a, double b, double difference);
-// "1.02e-05": |a - b|, with as many digits as it takes to differ from what is allowed.
+// "1.02e-05": |a - b|, with as many digits as it takes to be more than what is allowed.
 std::string distance_text(double difference, std::string_view allowed);
 // " (2 ulp)": how many representable numbers a value of b is away from a. scalar: their type.
 std::string ulps_text(DType scalar, double a, double b);

@@ -466,6 +466,28 @@ TEST_F(CompareArraysTest, ByName) {
     TWR_EXPECT_ERROR(compare({a}, {turned}), TWR_ERROR_MISMATCH, "[3, 4]");
 }
 
+// Both runs are arrays: messages say which of the two they mean, by the name of the parameter.
+TEST_F(CompareArraysTest, MessagesNameTheSide) {
+    const auto x = array_of("x", x_, shape_, 2);
+    const auto q = array_of("q", x_, shape_, 2);
+    auto single = x;
+    single.dtype = TWR_F32;
+    TWR_EXPECT_ERROR(compare({x, q}, {x}), TWR_INCOMPARABLE, "arrays b: field 'q' of arrays a: not there");
+    TWR_EXPECT_ERROR(compare({x}, {x, q}), TWR_INCOMPARABLE, "arrays a: field 'q' of arrays b: not there");
+    TWR_EXPECT_ERROR(compare({x}, {single}), TWR_ERROR_MISMATCH, "f64 in arrays a, f32 in arrays b");
+}
+
+TEST_F(CompareArraysTest, DifferencesReadAsMoreThanTheTolerance) {
+    std::vector<double> y = x_;
+    y[0] += 0.5;
+    twr_compare_options options = TWR_COMPARE_OPTIONS_INIT;
+    options.atol = std::nextafter(0.5, 0);
+    ASSERT_EQ(compare({array_of("x", x_, shape_, 2)}, {array_of("x", y, shape_, 2)}, &options),
+              TWR_DIFFERENT);
+    EXPECT_NE(std::string(twr_error_message()).find("|a-b| = 0.5 > 0.4999999999999999"), std::string::npos)
+        << twr_error_message();
+}
+
 TEST_F(CompareArraysTest, InAnyOrderOfStorage) {
     std::vector<double> columns(x_.size());
     for (std::size_t r = 0; r < 3; ++r) {

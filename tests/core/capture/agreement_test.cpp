@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <string>
 #include <vector>
 
 #include "history/names.hpp"
@@ -35,6 +36,21 @@ TEST(Agreement, TheHighestAttemptIsThatOfAll) {
         ASSERT_FALSE(other.ok());
         EXPECT_EQ(other.error().code, ErrorCode::mismatch);
     });
+}
+
+// The rank with the smallest step is told another's, too.
+TEST(Agreement, EachRankIsToldAnotherStepThanItsOwn) {
+    for (const std::int64_t later : {99, 5}) {
+        ThreadsComm::run(3, [&](Comm& comm) {
+            Agreement agreement(comm, false, {});
+            std::uint32_t attempt = 0;
+            const std::int64_t own = comm.rank() == 0 ? 4 : later;
+            const auto done = agreement.on_step(success(), own, attempt);
+            ASSERT_FALSE(done.ok());
+            EXPECT_EQ(done.error().message, "ranks capture different steps: here " + std::to_string(own) +
+                                                ", elsewhere " + std::to_string(own == 4 ? later : 4));
+        });
+    }
 }
 
 // A step counts as committed everywhere when the last rank has committed it; one that a rank lost never does.

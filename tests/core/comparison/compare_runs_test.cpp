@@ -291,16 +291,16 @@ TEST(ComparisonWords, AreOneLineOfUtf8) {
 RunsResult result_of(double a, double b, double atol) {
     std::vector<double> of_a = {a};
     std::vector<double> of_b = {b};
-    const auto run = [](const std::vector<double>& values) {
+    const auto run = [](const std::vector<double>& values, const char* label) {
         CapturedField field;
         field.name = "x\"\\\n\xff";
         field.dtype = DType::f64;
         field.shape = {1};
         field.data = values.data();
-        return ArraysRun::create({field});
+        return ArraysRun::create({field}, label);
     };
-    auto run_a = run(of_a);
-    auto run_b = run(of_b);
+    auto run_a = run(of_a, "arrays a");
+    auto run_b = run(of_b, "arrays b");
     RunsOptions options;
     options.atol = atol;
     auto found = compare_runs(**run_a, **run_b, options);

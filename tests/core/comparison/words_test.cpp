@@ -36,9 +36,24 @@ TEST(Words, DifferencesHaveTheDigitsInWhichTheyPassWhatIsAllowed) {
     EXPECT_EQ(distance_text(1.00001e-9, "1e-09"), "1.00001e-09");
     EXPECT_EQ(distance_text(std::nextafter(0.5, 1), "0.5"), "0.5000000000000001");
     EXPECT_EQ(distance_text(1e-9, "1e-09"), "1.0000000000000001e-09");
+    EXPECT_EQ(distance_text(0.123366, "0.12336"), "0.1234");
+    EXPECT_EQ(distance_text(0.123366, "0.12336 + 0.5 |a|"), "0.123");
     EXPECT_EQ(distance_text(0.5, "0.5"), "0.5");  // as nothing is that has passed it
     EXPECT_EQ(distance_text(kInfinite, "0.5"), "inf");
     EXPECT_EQ(distance_text(kNaN, "0.5"), "nan");
+}
+
+TEST(Words, ExceededTolerancesHaveTheDigitsInWhichTheyAreLess) {
+    const double below = std::nextafter(0.5, 0);
+    EXPECT_EQ(exceeded_text({below, 0}, {}, 0.5), "0.4999999999999999");
+    EXPECT_EQ(exceeded_text({below, 0}, 4, 0.5), "4 ulp or 0.4999999999999999");
+    EXPECT_EQ(exceeded_text({0.49999998, 0}, {}, 0.49999999), "0.49999998");
+    EXPECT_EQ(exceeded_text({below, 0}, {}, 0.6), "0.5");
+    EXPECT_EQ(exceeded_text({1234567, 0}, {}, 2e6), "1.23457e+06");
+    EXPECT_EQ(exceeded_text({1e-9, 0}, {}, 1e-9), "1e-09");  // rounded to what it exceeds
+    EXPECT_EQ(exceeded_text({below, 0.5}, {}, 0.5), "0.5 + 0.5 |a|");
+    EXPECT_EQ(exceeded_text({0, 0}, {}, 5e-324), "0");
+    EXPECT_EQ(exceeded_text({below, 0}, {}, kNaN), "0.5");
 }
 
 TEST(Words, SeveralThingsHaveAPlural) {

@@ -10,6 +10,7 @@ from commands import command, load_json
 
 import twinrun
 from twinrun import golden
+from twinrun.golden.words import element_text
 from twinrun.report.github import summary
 from twinrun.report.golden import golden_document
 from twinrun.report.junit import junit_text
@@ -129,3 +130,24 @@ def test_a_number_in_place_of_nan_differs(tmp_path: Path) -> None:
     assert golden.check(tmp_path / "g", {"u": u}).same
     (field,) = golden.check(tmp_path / "g", {"u": np.ones(9000)}).fields
     assert field.verdict == "different" and field.first.index == (77,)
+
+
+def test_a_difference_reads_as_more_than_the_tolerance(tmp_path: Path) -> None:
+    """However near it is: 0.5 and the float64 below it are alike in 15 digits."""
+    a, b = {"x": np.zeros(3)}, {"x": np.array([0, 0.5, 0])}
+    tolerance = float(np.nextafter(0.5, 0))
+    golden.save(a, tmp_path / "g", atol=tolerance)
+    assert first_text(golden.check(tmp_path / "g", b)) == "x[1] = 0.5, was 0: |a-b| = 0.5 > 0.4999999999999999"
+    assert "|a-b| = 0.5 > 0.4999999999999999" in str(twinrun.compare(a, b, atol=tolerance))
+    assert "|a-b| = 0.5 > 0.4\n" in str(twinrun.compare(a, b, atol=0.4)) + "\n"
+    # of digests: a value that has no cell is known to differ, and no more
+    u = np.ones(9000)
+    golden.save({"u": u}, tmp_path / "u", atol=1e-3, keep_values=0)
+    u[5] = 1e300
+    found = golden.check(tmp_path / "u", {"u": u})
+    assert first_text(found) == "u[5] = 1e+300: |a-b| is more than 0.001"
+
+
+def first_text(result: golden.GoldenCheck) -> str:
+    (field,) = result.fields
+    return element_text(field.first, field)
