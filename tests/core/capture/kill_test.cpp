@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "history/flush.hpp"
+#include "history/record_residues.hpp"
 #include "history/restore.hpp"
 #include "sketch/build.hpp"
 #include "support/victim/victim_values.hpp"
@@ -118,6 +119,12 @@ std::vector<std::int64_t> check(const std::string& path, std::int64_t checked) {
         auto metadata = MetadataFile::open(name);
         EXPECT_TRUE(metadata) << metadata.error().message;
         if (!metadata) continue;
+        if (step.ranks[0].difference != kNoBase) {
+            const auto record = RecordStore::open(path, 0);
+            EXPECT_TRUE(record) << record.error().message;
+            if (!record) continue;
+            read_residues_from(*record, step.ranks[0].difference, **metadata);
+        }
         for (std::size_t f = 0; f < state.size(); ++f) {
             for (std::size_t s = 0; s < kSections; ++s) {
                 std::vector<std::byte> bytes((*metadata)->directory().fields[f].sections[s].length);
