@@ -122,6 +122,11 @@ def test_no_analysis_of_rounded_times_says_what_is_absurd(
             assert not _ABSURD.search(said), f"{name}: {said}"
 
 
+def test_blocks_of_the_same_rounded_times_have_a_p_that_can_be_read() -> None:
+    said = blocks(study([10.0, 12.0, 10.0, 12.0] * 10, block=4), _QUICK).sentence
+    assert "by less than independent tasks would (p < 0.0001)" in said and not _ABSURD.search(said)
+
+
 def test_an_interval_of_rounding_has_no_digits_of_its_own() -> None:
     assert estimate(2.0, 2.0 - 4e-16, 2.0 + 4e-16, least=3) == ("2.000", "2.000", "2.000")
 

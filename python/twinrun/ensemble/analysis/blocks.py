@@ -211,8 +211,9 @@ class _Blocks:
             return (f"Blocks differ ({judge.p(claim)}): a standard deviation between them of {percent(claim.facts['between'])} of the time "
                     f"[{percent(low)}, {percent(high)}], beside {inside} ({data})."), FOUND  # fmt: skip
         if (p := self.p_of_balance()) <= _BALANCED:
+            least = "p < 0.0001" if p < 1e-4 else f"p = {p:.2g}"
             return (
-                f"Whether blocks differ cannot be decided: they differ by less than independent tasks would (p = {p:.2g}), as where each "
+                f"Whether blocks differ cannot be decided: they differ by less than independent tasks would ({least}), as where each "
                 f"block has the same kinds of tasks; if so, name these as a factor ({data}).",
                 OPEN,
             )
@@ -256,6 +257,12 @@ def blocks(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # no
         return nothing("blocks", title, f"Whether blocks differ cannot be decided: {why}.", len(good), _OWN)
     if equal(good[options.value].to_numpy(dtype=float)):
         return nothing("blocks", title, f"All {len(good)} tasks took the same time.", len(good))
+    over = left_over(good, options.value, blocks=False)
+    if over.values.std() < 1e-12:
+        why = "what conditions leave of the times is equal"
+        return nothing(
+            "blocks", title, f"Whether blocks differ cannot be decided: {why} ({len(good)} tasks).", len(good)
+        )
     y = np.log(good[options.value].to_numpy(dtype=float))
     model = model_of(good, y, condition_columns(good))
     rng = np.random.default_rng(options.seed)
@@ -265,7 +272,6 @@ def blocks(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # no
     mean_square, noise = (float(x[0]) for x in test.variances(test.without(model.y[None] - model.y.mean())))
     sizes = good["block"].value_counts().to_numpy()
     n0 = (sizes.sum() - (sizes**2).sum() / sizes.sum()) / len(model.block_columns)
-    over = left_over(good, options.value, blocks=False)
     codes = np.unique(good["block"].to_numpy(), return_inverse=True)[1]
     line = (np.arange(len(y)) - (len(y) - 1) / 2)[:, None] / len(y)
     beyond = replace(model, matrix=np.hstack([model.matrix, line]))
@@ -273,7 +279,7 @@ def blocks(frame: pd.DataFrame, options: Options = Options()) -> Analysis:  # no
     p = max(p_f, p_permuted, groups_differ(over.values, codes))
     if p <= options.alpha:
         p = max(p, own.p_beside_a_line())
-    if p <= options.alpha and over.values.std() > 1e-12:
+    if p <= options.alpha:
         p = max(p, min(null.p(over.values, options.permutations) for null in own.nulls))
     low, high = own.ends()
     claim = Claim("blocks differ", p, {"between": own.deviation(), "low": low, "high": high})
