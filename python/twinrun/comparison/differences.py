@@ -448,7 +448,8 @@ def abs_diff(a: np.ndarray, b: np.ndarray, scalars: np.ndarray, decision: Decisi
             )
             length = np.array(decision.period)[component]
             turns = np.divide(d, length, where=length > 0, out=np.full_like(d, np.inf))
-            # Remainders are exact. What x - y loses is far less than itself, and may be much on the circle.
+            # Remainders are exact. What x - y loses is far less than x - y, and may be much on the
+            # circle.
             u, v = np.fmod(x, length), np.fmod(y, length)
             d = np.where(turns < MOST_TURNS, _around(u, v, length), d)
     return np.where(np.isfinite(x) & np.isfinite(y), d, np.inf)

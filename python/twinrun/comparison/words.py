@@ -14,7 +14,6 @@ from ..formats.texts import SUFFIX
 from ..words import byte_size, counted, counted_steps, number
 
 if TYPE_CHECKING:
-    from ..golden.result import GoldenField
     from .field import FieldComparison
     from .result import Comparison
 
@@ -43,13 +42,13 @@ def tolerance_text(f: FieldComparison) -> str:
     return _core.tolerance_text(_core.Tolerance(f.atol, f.rtol), f.ulps)
 
 
-def exceeded_text(f: FieldComparison | GoldenField, difference: float) -> str:
+def exceeded_text(atol: float, rtol: float, ulps: int | None, difference: float) -> str:
     """A tolerance that `difference` exceeds: `tolerance_text` with as many digits as it takes to be less."""
-    said = _core.tolerance_text(_core.Tolerance(f.atol, f.rtol), f.ulps)
-    if f.rtol or not f.atol:
+    said = _core.tolerance_text(_core.Tolerance(atol, rtol), ulps)
+    if rtol or not atol:
         return said
-    short = f"{f.atol:.6g}"
-    texts = (f"{f.atol:.{digits}g}" for digits in range(6, 18))
+    short = f"{atol:.6g}"
+    texts = (f"{atol:.{digits}g}" for digits in range(6, 18))
     return said.removesuffix(short) + next((text for text in texts if float(text) < difference), short)
 
 
@@ -115,7 +114,7 @@ def difference_text(f: FieldComparison, with_rank: bool) -> str:
     diff = f.first_abs_diff
     if isinstance(diff, float) and math.isinf(diff):
         return f"{place}: {_element(f.first_a)} against {_element(f.first_b)}"
-    allowed = tolerance_text(f) if diff is None else exceeded_text(f, diff)
+    allowed = tolerance_text(f) if diff is None else exceeded_text(f.atol, f.rtol, f.ulps, diff)
     said = _core.distance_text(diff, allowed) if isinstance(diff, float) else number(diff)
     a, b = f.first_a, f.first_b
     if diff is None or a is None or b is None or isinstance(a, str) or isinstance(b, str):

@@ -69,8 +69,8 @@ class GoldenElement:
         How many cells the golden value lies above b; None where only the residue is known, or where the
         golden value itself is.
     at_least, at_most : float
-        Bounds of |a - b|. `at_most` may be infinite, and is for elements that are no numbers. Both are where b
-        is NaN or infinite and the golden value another. Where the golden value is kept, both are |a - b|,
+        Bounds of |a - b|. `at_most` may be infinite, and is for elements that are no numbers. Both are where
+        b is NaN or infinite and the golden value another. Where the golden value is kept, both are |a - b|,
         rounded to the nearest number.
     verdict : {'different', 'undecided'}
         Whether it is known to differ.

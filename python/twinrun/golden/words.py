@@ -84,7 +84,7 @@ def element_text(e: GoldenElement, f: GoldenField) -> str:
             head = f"{at} = {now}, was {was}"
         if f.kind is not None or math.isinf(e.at_most):
             return head
-        allowed = exceeded_text(f, e.at_most)
+        allowed = exceeded_text(f.atol, f.rtol, f.ulps, e.at_most)
         said = _core.distance_text(e.at_most, allowed)
         if f.ulps is not None and isinstance(e.a, float) and isinstance(e.b, float):
             said += _core.ulps_text(f.dtype, e.a, e.b)

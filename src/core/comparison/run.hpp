@@ -133,8 +133,8 @@ class HistoryRun final : public ComparedRun {
 // Arrays in memory, which outlive this.
 class ArraysRun final : public ComparedRun {
    public:
-    // label: names them in messages, "arrays a". Errors: invalid_argument: two arrays of one name, or a
-    // layout that cannot be; unsupported: IDs of rows.
+    // label: names them in messages, "arrays a". Errors: invalid_argument: two arrays of one name,
+    // or a layout that cannot be; unsupported: IDs of rows.
     static Result<std::unique_ptr<ArraysRun>> create(std::vector<CapturedField> arrays, std::string label);
     Result<OpenPlace> open(Step step, std::uint32_t rank, const StreamOptions& stream,
                            CacheUse cache) override;

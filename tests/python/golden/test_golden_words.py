@@ -137,7 +137,9 @@ def test_a_difference_reads_as_more_than_the_tolerance(tmp_path: Path) -> None:
     a, b = {"x": np.zeros(3)}, {"x": np.array([0, 0.5, 0])}
     tolerance = float(np.nextafter(0.5, 0))
     golden.save(a, tmp_path / "g", atol=tolerance)
-    assert first_text(golden.check(tmp_path / "g", b)) == "x[1] = 0.5, was 0: |a-b| = 0.5 > 0.4999999999999999"
+    assert (
+        first_text(golden.check(tmp_path / "g", b)) == "x[1] = 0.5, was 0: |a-b| = 0.5 > 0.4999999999999999"
+    )
     assert "|a-b| = 0.5 > 0.4999999999999999" in str(twinrun.compare(a, b, atol=tolerance))
     assert "|a-b| = 0.5 > 0.4\n" in str(twinrun.compare(a, b, atol=0.4)) + "\n"
     # of digests: a value that has no cell is known to differ, and no more
