@@ -547,12 +547,13 @@ def _exact_on_circles(
     if at_largest is not None and (at_first is None or at_largest >= at_first):
         found = float(at_largest)
         return dataclasses.replace(made, max_abs_diff=found, max_abs_diff_at_least=found)
-    if at_first is None or not made.different:
+    a, b = made.first_a, made.first_b
+    if at_first is None or not made.different or isinstance(a, str) or isinstance(b, str):
         return made
     found = float(at_first)
     return dataclasses.replace(
         made, max_abs_diff=found, max_abs_diff_at_least=found, max_abs_index=made.first_index,
-        max_abs_a=made.first_a, max_abs_b=made.first_b,
+        max_abs_a=a, max_abs_b=b,
     )  # fmt: skip
 
 
