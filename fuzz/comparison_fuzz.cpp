@@ -117,8 +117,8 @@ void compare_arrays(fuzz::Input& input) {
     const RunsOptions options = options_of(input.take<std::uint8_t>());
     const Memory of_a = arrays_of(input);
     const Memory of_b = arrays_of(input);
-    auto a = ArraysRun::create(of_a.fields);
-    auto b = ArraysRun::create(of_b.fields);
+    auto a = ArraysRun::create(of_a.fields, "a");
+    auto b = ArraysRun::create(of_b.fields, "b");
     if (!a.ok() || !b.ok()) return;
     const auto result = compare_runs(**a, **b, options);
     if (!result.ok()) return;
