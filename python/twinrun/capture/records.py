@@ -543,8 +543,12 @@ def _part(
         if any(s.step == step for s in history.steps):
             raise
         raise error_of_no_step(any_path(record), history, step) from None
+    own = f"rank-{rank:05}."  # begins names by which twinrun stores a captured step
     for segment in segments:
+        is_field = segment.file == 0 and segment.name == name
         if name in (segment.name, files[segment.file].name):
+            if name.startswith(own) and not is_field and _fields_of(any_path(record), step, rank):
+                continue
             size = segment.bytes
             length = size - offset if count is None else count
             if offset < 0 or length < 0 or offset + length > size:

@@ -18,6 +18,7 @@
 #include "history/unread_step.hpp"
 #include "history/writer.hpp"
 #include "metadata/metadata.hpp"
+#include "metadata/verify.hpp"
 #include "sketch/build.hpp"
 #include "source/tuning.hpp"
 
@@ -166,8 +167,9 @@ Result<std::uint64_t> restore_metadata(RecordStore& store, const StepMap& map,
 
 // Writes one rank's files of a captured step, and commits them as a step of a history.
 Result<> restore_captured(const std::string& record, const HistoryStep& step, std::uint32_t rank,
-                          RecordStore& store, HistoryWriter& to, std::uint32_t attempt, std::uint64_t memory,
-                          std::vector<std::string>& made) {
+                          const std::shared_ptr<RecordStore>& record_store, HistoryWriter& to,
+                          std::uint32_t attempt, std::uint64_t memory, std::vector<std::string>& made) {
+    RecordStore& store = *record_store;
     RankStep done;
     done.folder = to.folder_for(step.step, attempt);
     done.files = step.ranks[rank];
@@ -189,6 +191,9 @@ Result<> restore_captured(const std::string& record, const HistoryStep& step, st
     done.files.data_bytes = map.directory.files[0].bytes;
     TWR_TRY(const auto data, files->create(done.folder + "/" + done.files.data, done.files.data_bytes));
     TWR_TRY(const auto metadata, MetadataFile::open(metadata_name));
+    // Every byte is checked before any is written.
+    read_residues_from(record_store, step.ranks[rank].difference, *metadata);
+    TWR_CHECK(verify(*metadata));
     TWR_CHECK(restore_data(store, map, residues, *metadata, from, memory, *data));
     // All of it was checked: it is what the metadata speaks of.
     if (const std::int64_t then = metadata->directory().data_files[0].stamp.mtime_ns; then != 0)
@@ -272,7 +277,7 @@ Result<std::vector<std::string>> unpack_captures(FileSystem& system, const Histo
                     target + ": has another step " + std::to_string(step->step) + ": name another folder"};
             }
             auto done =
-                restore_captured(record, *step, rank, *store, *writer, attempts[step->step], memory, made);
+                restore_captured(record, *step, rank, store, *writer, attempts[step->step], memory, made);
             if (!done) return unread_step_error(record, *step, std::move(done).error(), kRestored);
             attempts[step->step] = attempt_of(writer->journal().steps.at(step->step).folder);
         }

@@ -97,6 +97,26 @@ def test_damage_is_found(tmp_path: Path) -> None:
         twinrun.compare(record, captured(tmp_path / "near", noise=0.3 * ATOL), steps="2")
 
 
+def test_restoring_checks_the_metadata(tmp_path: Path) -> None:
+    record = captured(tmp_path / "record", record="runs")
+    name = record / "step-0000000001" / "rank-00000.twm"
+    whole = name.read_bytes()
+    for at in range(4100, len(whole), len(whole) // 40):
+        name.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(DamagedFile, match=r"rank-00000\.twm"):
+            twinrun.restore(record, tmp_path / f"back{at}", steps=[1])
+    name.write_bytes(whole)
+    twinrun.restore(record, tmp_path / "back", steps=[1])
+
+
+def test_what_is_no_field_cannot_be_read(tmp_path: Path) -> None:
+    record = captured(tmp_path / "record", record="runs")
+    assert twinrun.read_part(record, 1, "small1") == states()[1]["small1"].tobytes()
+    for name in ("rank-00000.residues", "rank-00000.data"):
+        with pytest.raises(MissingFile, match=name):
+            twinrun.read_part(record, 1, name)
+
+
 def test_a_metadata_file_without_its_end_is_damaged(tmp_path: Path) -> None:
     record, plain = captured(tmp_path / "record", record="runs"), captured(tmp_path / "plain")
     name = "step-0000000002/rank-00000.twm"
