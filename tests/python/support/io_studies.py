@@ -33,7 +33,8 @@ class Calls(EngineBase):
     def start(self, running: Running, node: str | None) -> None:
         cell = json.loads((running.folder / "spec.json").read_text())["cell"]
         self._call(cell["condition"], cell["block"], running.folder)
-        (running.folder / "record.json").write_text('{"status": "ok"}')
+        record = {"status": "ok", "submit": running.submit}  # as the spec has it
+        (running.folder / "record.json").write_text(json.dumps(record))
         self._busy = True
 
     def adopt(self, running: Running) -> None:
