@@ -17,27 +17,11 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Makes residues readable that lie in the step's difference. Error: damaged: it has others.
-Result<> find_residues(MetadataFile& metadata, const RankFiles& files,
-                       const std::shared_ptr<RecordStore>& store) {
-    const std::uint64_t bytes = metadata.elsewhere().size();
-    if (bytes == 0) return success();
-    if (store == nullptr)
-        return Error{ErrorCode::damaged, metadata.path() + ": damaged: truncated: its residues are missing"};
-    TWR_TRY(const RecordDirectory directory, store->directory_of_difference(files.difference));
-    TWR_TRY(const auto number, residue_segment(directory, metadata.path()));
-    if (!number || directory.segments[*number].bytes != bytes)
-        return Error{ErrorCode::damaged,
-                     metadata.path() + ": damaged: the record has the residues of another step"};
-    read_residues_from(store, files.difference, metadata);
-    return success();
-}
-
 // The whole metadata file, with residues that lie elsewhere. All of it is checked.
 Result<std::vector<std::byte>> whole_metadata(MetadataFile& metadata) {
     if (metadata.whole_bytes() > kLargestMetadata)
         return Error{ErrorCode::damaged, metadata.path() + ": larger than any metadata"};
-    TWR_CHECK(verify(metadata));
+    TWR_CHECK(verify(metadata));  // first: residues of another size are found before there is room for them
     std::vector<std::byte> bytes(metadata.whole_bytes());
     const std::span<std::byte> all(bytes);
     const Range& apart = metadata.elsewhere();
@@ -106,7 +90,9 @@ Result<CapturedStep> read_captured(const std::string& source, const std::string&
     if (step.metadata->header_checksum() != files.header_checksum ||
         step.metadata->file().size() != files.metadata_bytes)
         return Error{ErrorCode::damaged, name + ": is not the file that the journal names"};
-    TWR_CHECK(find_residues(*step.metadata, files, store));
+    if (store != nullptr) read_residues_from(store, files.difference, *step.metadata);
+    if (!step.metadata->has_residues())
+        return Error{ErrorCode::damaged, name + ": damaged: truncated: its residues are missing"};
     TWR_TRY(step.metadata_bytes, whole_metadata(*step.metadata));
     const std::string data = (fs::path(source) / folder / files.data).string();
     if (files.shared) {

@@ -139,7 +139,7 @@ def test_index_reads_each_byte_once_and_writes_what_the_format_says(results: dic
         # Residues, digests of fine cells, their checksums; large sections begin at pages. The file without them
         # ends with padding, which the digests fill here.
         least = FIELDS * (residues(bits) + FINE)
-        assert least - PAGE < extra <= least + 2 * FIELDS * 2 * PAGE
+        assert least - PAGE < extra <= least + FIELDS * PAGE
 
 
 def test_goals_are_computed_or_not_measured() -> None:
