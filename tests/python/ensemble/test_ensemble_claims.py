@@ -15,7 +15,7 @@ pytest.importorskip("statsmodels")
 
 from commands import HANG, command
 from ensemble_simulation import FACTORIAL, NOISES, lines, study
-from ensemble_support import PYTHON, within, write_study
+from ensemble_support import PYTHON, give_times, within, write_study
 from ensemble_support import lines as lines_of
 from scipy import stats
 
@@ -487,6 +487,8 @@ def test_the_report_of_a_folder_names_its_hypotheses(tmp_path: Path) -> None:
         hypotheses=[{"factor": "n", "expect": "same", "by": 5.0, "text": "n does nothing"}],
     )
     runner.run_study(path, tmp_path / "s")
+    rng = np.random.default_rng(1)
+    give_times(tmp_path / "s", lambda _: float(np.exp(0.02 * rng.standard_normal())))
     done = command("ensemble", "report", tmp_path / "s")
     assert done.status == 0 and "n does nothing: supported" in done.out
     assert "; hypotheses: 1 of 1 supported; nothing else that was looked at is shown" in done.out

@@ -19,7 +19,7 @@ from commands import HANG
 pytest.importorskip("pandas")
 pytest.importorskip("statsmodels")
 
-from ensemble_support import lines, within
+from ensemble_support import give_times, lines, within
 
 from twinrun.ensemble import Options, analyse
 from twinrun.ensemble.run import runner
@@ -85,6 +85,12 @@ def test_the_planted_slow_node_is_named(stand_in: Path) -> None:
         runner.run_study(study, stand_in / "s")
     done = lines(stand_in / "s")
     assert all(x["status"] == "ok" and x["node"] == x["intended_node"] for x in done)
+    rng = np.random.default_rng(1)
+    waited = min(x["wall"] for x in done if x["node"] == "n2")
+    assert waited > 1
+    give_times(
+        stand_in / "s", lambda x: (waited if x["node"] == "n2" else 0.1) * float(np.exp(0.02 * rng.normal()))
+    )
     report = analyse(stand_in / "s", FAST)
     assert [c.what for c in report["nodes"].found] and "n2" in report["nodes"].sentence
     assert not any(f"Node {n} " in report["nodes"].sentence for n in ("n0", "n1", "n3"))
