@@ -35,10 +35,16 @@ DeviceStage::~DeviceStage() {
     if (thread_.joinable()) thread_.join();
 }
 
+bool DeviceStage::holds(std::span<const DeviceArray> arrays, std::uint64_t more) const {
+    for (const DeviceArray& array : arrays)
+        more += room_for(array);
+    return more <= limit_;
+}
+
 std::shared_ptr<StagedArrays> DeviceStage::take(std::span<const FieldMetadata* const> fields,
                                                 std::span<const DeviceArray* const> arrays, bool keep_data,
-                                                double& waited) {
-    std::uint64_t bytes = 0;
+                                                std::uint64_t more, double& waited) {
+    std::uint64_t bytes = more;
     for (std::size_t i = 0; i < arrays.size(); ++i) {
         if (keep_data) {
             bytes += room_for(*arrays[i]);

@@ -42,16 +42,18 @@ class DeviceStage {
     explicit DeviceStage(std::uint64_t limit) : limit_(limit), pool_(std::make_shared<Pool>()) {}
     ~DeviceStage();  // does the work that was handed over first
 
+    // Whether copies of these arrays, and `more` bytes, are within the limit.
+    [[nodiscard]] bool holds(std::span<const DeviceArray> arrays, std::uint64_t more) const;
     // Copies the arrays within their devices, or starts to sketch them if keep_data is false, after
     // the earlier work of their streams. When it returns, work that is put into these streams may
     // change the arrays; where one is not `ordered`, any other work too. The fields must stay as
     // long as what is returned. Waits while earlier steps hold the memory; `waited` grows by the
     // seconds of waiting. The sketches of one step may exceed the limit, alone. Null: copies exceed
     // the limit, or there is no device memory or thread for the arrays; the caller then takes them
-    // at once.
+    // at once. more: bytes that will be made of the copies on their devices, and kept as long.
     std::shared_ptr<StagedArrays> take(std::span<const FieldMetadata* const> fields,
                                        std::span<const DeviceArray* const> arrays, bool keep_data,
-                                       double& waited);
+                                       std::uint64_t more, double& waited);
     // Calls work() on the stage's thread, in the order of these calls; keeps `staged` until it
     // returns. After take() only.
     void hand_over(std::shared_ptr<StagedArrays> staged, std::function<void()> work);

@@ -12,7 +12,9 @@
 #include "base/aligned.hpp"
 #include "base/checked.hpp"
 #include "capture/device_pieces.hpp"
+#include "history/residue_pages.hpp"
 #include "sketch/device_build.hpp"
+#include "sketch/started_sketches.hpp"
 
 namespace twinrun {
 
@@ -287,6 +289,31 @@ void Intake::leave_on_devices(PendingStep& step, const OnDevices& fields,
     step.device_memory = staged;
 }
 
+// Digests the arrays, and leaves their residues on the device, for the recorder. false: there is
+// not enough memory for them there.
+Result<bool> Intake::leave_residues(const std::shared_ptr<PendingStep>& step, const OnDevices& fields,
+                                    std::span<const DeviceArray> arrays,
+                                    std::vector<BuiltField>& built) const {
+    const auto is_short = [](const Error& e) { return e.code == ErrorCode::out_of_memory; };
+    auto started = StartedSketches::start_with_residues(fields.metadata, {arrays.begin(), arrays.end()});
+    if (!started && is_short(started.error())) return false;
+    if (!started) return std::move(started).error();
+    TWR_TRY(DeviceResidues residues, (*started)->bring_but_residues(built));
+    auto checksums = residue_checksums(residues, fields.metadata);
+    if (!checksums && is_short(checksums.error())) return false;
+    if (!checksums) return std::move(checksums).error();
+    RecordedResidues left;
+    left.places.resize(step->layout->fields.size());
+    left.checksums.resize(step->layout->fields.size());
+    for (std::size_t i = 0; i < fields.numbers.size(); ++i) {
+        left.places[fields.numbers[i]] = residues.places[i];
+        left.checksums[fields.numbers[i]] = std::move((*checksums)[i]);
+    }
+    left.on_device = std::move(residues);
+    step->left = std::move(left);
+    return true;
+}
+
 // Gives the pipeline residues of a field, in parts that fit into the ring: each but the last a
 // whole number of pages.
 Result<> Intake::submit_residues(const std::shared_ptr<PendingStep>& step, std::size_t field,
@@ -330,7 +357,15 @@ Result<> Intake::take_devices(const std::shared_ptr<PendingStep>& step, const On
     // true: residues are compared before they are submitted
     const bool check = step->check != nullptr;
     const bool sketched = staged != nullptr && !staged->sketches.empty();
-    if (sketched) {
+    bool left = false;
+    if (step->residues_stay) {
+        // Where the stage could not take the arrays, the data comes to the host, too.
+        if (copied || ring_ == nullptr) {
+            TWR_TRY(left, leave_residues(step, fields, copied ? staged->copies : fields.arrays, built));
+        }
+        if (!left) pipeline_.charge(*step, step->layout->residue_bytes);
+    }
+    if (!left && sketched) {
         built.resize(numbers.size());
         for (const StagedArrays::Sketched& of_one : staged->sketches) {
             const std::vector<std::size_t>& places = of_one.numbers;
@@ -343,7 +378,7 @@ Result<> Intake::take_devices(const std::shared_ptr<PendingStep>& step, const On
             for (std::size_t i = 0; i < places.size(); ++i)
                 built[places[i]] = std::move(brought[i]);
         }
-    } else {
+    } else if (!left) {
         TWR_CHECK(build_on_device(fields.metadata, arrays, built, {}, check ? TakeResidues() : take));
     }
     for (std::size_t i = 0; i < numbers.size(); ++i) {

@@ -95,9 +95,24 @@ Result<std::shared_ptr<const StepLayout>> StepLayout::make(const std::vector<Cap
     }
     layout->file_bytes = settings.keep_data ? end : 0;
     layout->digest_bytes += writer_bytes(layout->fields, layout->residues());
+    if (layout->residues() == ResiduePlace::elsewhere) layout->find_residues();
     return std::shared_ptr<const StepLayout>(std::move(layout));
 } catch (const std::bad_alloc&) {
     return Error{ErrorCode::out_of_memory, "not enough memory for the list of fields"};
+}
+
+void StepLayout::find_residues() {
+    ResidueLayout all;
+    bool on_devices = true;
+    bool large = false;  // then they begin on a page of the metadata file
+    for (std::size_t f = 0; f < fields.size(); ++f) {
+        const std::uint64_t bytes = fields[f].section_bytes(Section::residues);
+        all.add(bytes);
+        residue_bytes += bytes;
+        on_devices = on_devices && (bytes == 0 || on_device[f]);
+        large = large || bytes >= kPageBytes;
+    }
+    if (on_devices && large) device_residue_bytes = all.size();
 }
 
 void clear_padding(const StepLayout& layout, const Piece& piece, std::byte* image) {

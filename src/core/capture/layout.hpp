@@ -42,6 +42,11 @@ struct StepLayout {
     std::uint64_t array_bytes = 0;      // of all fields, without padding
     // Estimate of the heap memory for the digests of one step under way, and for their file.
     std::uint64_t digest_bytes = 0;
+    // Device memory for residues that need not come to the host: where data is recorded, and all
+    // fields that have residues are on devices. 0: they come to the host. digest_bytes has
+    // `residue_bytes` for them.
+    std::uint64_t device_residue_bytes = 0;
+    std::uint64_t residue_bytes = 0;
     bool keep_data = true;
     bool recorded = false;  // data is stored as differences
     bool shared = false;    // data goes to a file of several ranks
@@ -60,6 +65,9 @@ struct StepLayout {
     static Result<std::shared_ptr<const StepLayout>> make(const std::vector<CapturedField>& fields,
                                                           const HistorySettings& settings,
                                                           std::uint64_t piece_bytes, bool shared = false);
+
+   private:
+    void find_residues();
 };
 
 // Zeros the bytes between the segments of a piece, and those after the last one. image: the

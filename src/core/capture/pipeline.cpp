@@ -64,6 +64,12 @@ void Pipeline::add(const std::shared_ptr<PendingStep>& step, double& waited) {
     }
 }
 
+void Pipeline::charge(PendingStep& step, std::uint64_t bytes) {
+    const std::lock_guard guard(mutex_);
+    step.heap_bytes += bytes;
+    heap_used_ += bytes;
+}
+
 // An estimate of the bytes of the step's files.
 std::uint64_t Pipeline::bytes_of(const PendingStep& step) {
     std::uint64_t bytes = step.layout->file_bytes + (64 << 10);
@@ -288,9 +294,14 @@ std::optional<RankStep> Pipeline::finish_files(PendingStep& step) try {
     if (step.failed) return std::nullopt;
     prepare(step);
     auto files = files_of(step);  // a step without elements has no files yet
+    Result<> checked = success();
+    for (std::size_t f = 0; files && step.left && checked && f < step.left->checksums.size(); ++f)
+        checked = (*files)->write_residue_checksums(f, step.left->places[f], step.left->checksums[f]);
     Result<RankStep> ready = RankStep();
     if (!files) {
         ready = Error(files.error());
+    } else if (!checked) {
+        ready = std::move(checked).error();
     } else if (!step.layout->shared) {
         ready = (*files)->finish(step.digests);
     } else if (auto written = (*files)->write_digests(step.digests); !written) {
@@ -332,14 +343,17 @@ void Pipeline::finish(PendingStep& step) {
 void Pipeline::record(PendingStep& step) {
     if (!step.ready) return;
     Result<> recorded = success();
+    ResidueBytes residues{step.residues.bytes.data(), step.residues.size};
+    if (step.left) residues = {step.left->on_device.bytes, step.residues.size, step.left->on_device.device};
     try {
         recorded = recorder_->record(tiers_, step.place, step.step, *step.layout,
-                                     {step.image.data(), step.on_device, &step.residues}, *step.ready);
+                                     {step.image.data(), step.on_device, residues}, *step.ready);
     } catch (const std::exception&) {
         recorded = out_of_memory();
     }
     step.image = {};
     step.residues = {};
+    step.left.reset();
     step.device_memory.reset();
     if (!recorded) give_up(step, std::move(recorded).error());
 }

@@ -22,8 +22,17 @@
 #include "capture/tiers.hpp"
 #include "history/reference.hpp"
 #include "platform/comm.hpp"
+#include "sketch/started_sketches.hpp"
 
 namespace twinrun {
+
+// Residues of a step that are recorded from their device.
+struct RecordedResidues {
+    DeviceResidues on_device;
+    // Of each field of the step.
+    std::vector<std::uint64_t> places;                  // where its residues begin among these
+    std::vector<std::vector<std::uint64_t>> checksums;  // of their pages
+};
 
 // A step that is captured and not yet settled. Shared by the session, the pipeline's threads and
 // the device stage; the last one releases it.
@@ -34,6 +43,8 @@ struct PendingStep {
     std::unique_ptr<StepCheck> check;  // null: nothing to compare with
     // heap memory that the step is charged with: digests, and data that is gathered
     std::uint64_t heap_bytes = 0;
+    // Residues are to stay on their device. Set before add().
+    bool residues_stay = false;
     // For each field the IDs of its rows in stored order; null, or an empty list: none. Set before
     // add().
     std::vector<std::shared_ptr<const std::vector<std::uint64_t>>> ids;
@@ -46,9 +57,11 @@ struct PendingStep {
 
     std::mutex files_mutex;  // protects files and place while loads are processed
     std::unique_ptr<StepFiles> files;
-    Tiers::Place place;         // valid from add() on
-    AlignedBytes image;         // content of the data file, where it is recorded
-    MetadataRest residues;      // that go to the record, too
+    Tiers::Place place;     // valid from add() on
+    AlignedBytes image;     // content of the data file, where it is recorded
+    MetadataRest residues;  // that go to the record, too
+    // Residues that are recorded from their device; then `residues` has none. Set before seal().
+    std::optional<RecordedResidues> left;
     std::uint64_t ordinal = 0;  // number of the step among those that all ranks agreed on
     // For each field that is recorded from a device its array there; the other fields are in the
     // image. Set before seal(). Empty: no field is.
@@ -107,6 +120,8 @@ class Pipeline {
     // Processes the load, now or in another thread, and then releases its block. Errors make the
     // step fail.
     void submit(Load load);
+    // More heap memory that a step which was added is charged with. Does not wait.
+    void charge(PendingStep& step, std::uint64_t bytes);
     // Seals the step: all loads were submitted, or it is discarded because of `error`.
     void seal(const std::shared_ptr<PendingStep>& step, std::optional<Error> error = std::nullopt);
     // Waits until all steps that were added are settled; they must all be sealed, or be about to

@@ -34,6 +34,11 @@ class StepFiles {
     Result<> write_data(std::uint64_t offset, std::span<const std::byte> bytes);
     // offset: in the residues of this field.
     Result<> write_residues(std::size_t field, std::uint64_t offset, std::span<const std::byte> bytes);
+    // In place of writing a field's residues: MetadataWriter::write_residue_checksums().
+    Result<> write_residue_checksums(std::size_t field, std::uint64_t offset,
+                                     std::span<const std::uint64_t> checksums) {
+        return metadata_->write_residue_checksums(field, offset, checksums);
+    }
     // Writes the rest of the metadata, and syncs the files under their final names, and the folder.
     // Returns what the journal will say of them.
     Result<RankStep> finish(std::vector<FieldDigests>& digests);

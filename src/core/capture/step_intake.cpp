@@ -1,5 +1,6 @@
 #include "capture/step_intake.hpp"
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
@@ -35,24 +36,42 @@ StepIntake::Taking StepIntake::begin(std::int64_t number, std::uint32_t attempt,
     return taking;
 }
 
+// Whether the residues of a step stay on its device until they are recorded from there, as far as
+// that is known before the step is taken.
+bool StepIntake::residues_stay(const StepLayout& layout, const Intake::OnDevices& devices) const {
+    // A comparison with a reference reads them on the host.
+    if (layout.device_residue_bytes == 0 || to_.reference != nullptr) return false;
+    const bool one_device =
+        std::all_of(devices.arrays.begin(), devices.arrays.end(),
+                    [&](const DeviceArray& array) { return array.device == devices.arrays[0].device; });
+    // Without a stage the data comes to the host where capture() returns before it is recorded.
+    const bool data_stays = to_.stage != nullptr
+                                ? to_.stage->holds(devices.arrays, layout.device_residue_bytes)
+                                : to_.ring == nullptr;
+    return one_device && data_stays;
+}
+
 void StepIntake::take(Taking& taking, const std::vector<CapturedField>& fields) const try {
     const std::shared_ptr<PendingStep>& step = taking.step;
     const StepLayout& layout = *step->layout;
     const Intake::OnDevices& devices = taking.devices;
     double& waited = taking.waited_seconds;
+    taking.devices = Intake::on_devices(*step, fields);
+    step->residues_stay = residues_stay(layout, devices);
+    if (step->residues_stay) step->heap_bytes -= layout.residue_bytes;
     to_.pipeline->add(step, waited);
     taking.added = true;
     if (to_.reference != nullptr) step->check = to_.reference->check(step->step, layout.fields);
     const bool must_know = stop_on_divergence_ && step->check != nullptr;
     const bool digest_now =
         to_.ring == nullptr || must_know || (!layout.keep_data && layout.array_bytes > kCopiedBytes);
-    taking.devices = Intake::on_devices(*step, fields);
     if (digest_now || !devices.numbers.empty()) Pipeline::prepare(*step);
     if (to_.stage != nullptr && !must_know && !devices.numbers.empty()) {
         std::vector<const DeviceArray*> arrays;
         for (const DeviceArray& array : devices.arrays)
             arrays.push_back(&array);
-        taking.staged = to_.stage->take(devices.metadata, arrays, layout.keep_data, waited);
+        taking.staged = to_.stage->take(devices.metadata, arrays, layout.keep_data,
+                                        step->residues_stay ? layout.device_residue_bytes : 0, waited);
     }
     Result<>& taken = taking.taken;
     if (taking.staged == nullptr) taken = to_.intake->take_devices(step, devices, nullptr, waited);

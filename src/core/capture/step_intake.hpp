@@ -56,6 +56,7 @@ class StepIntake {
     void finish(Taking& taking) const;
 
    private:
+    [[nodiscard]] bool residues_stay(const StepLayout& layout, const Intake::OnDevices& devices) const;
     bool hand_over(Taking& taking) const;
 
     const Stations to_;

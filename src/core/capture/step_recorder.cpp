@@ -4,8 +4,6 @@
 #include <filesystem>
 #include <new>
 
-#include "history/record_residues.hpp"
-
 namespace twinrun {
 
 namespace fs = std::filesystem;
@@ -127,7 +125,7 @@ Result<> StepRecorder::record(Tiers& tiers, const Tiers::Place& place, std::int6
         bytes_on[segment.device] += segment.bytes;
         segments.push_back(std::move(segment));
     }
-    if (image.residues != nullptr) add_residues(directory, segments, places_.rank, *image.residues);
+    add_residues(directory, segments, places_.rank, image.residues);
     int most = kHostMemory;
     for (const auto& [device, bytes] : bytes_on) {
         if (bytes > bytes_on[most]) most = device;

@@ -11,6 +11,7 @@
 
 #include "capture/layout.hpp"
 #include "capture/tiers.hpp"
+#include "history/record_residues.hpp"
 #include "history/record_store.hpp"
 #include "history/recorder.hpp"
 
@@ -34,8 +35,7 @@ class StepRecorder {
         const std::byte* bytes = nullptr;
         // of each field; or empty: no field is read from a device
         std::span<const std::optional<DeviceArray>> on_device;
-        // what the step's metadata file lacks; null: nothing
-        const MetadataRest* residues = nullptr;
+        ResidueBytes residues;  // what the step's metadata file lacks
     };
     // Writes the difference of a step into its folder on `place`, and sets the members of `ready`
     // that describe it. The device that holds most bytes of the first step (or the host) finds what

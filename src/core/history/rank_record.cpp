@@ -98,7 +98,8 @@ Result<PackedStep> RankRecord::add(std::int64_t step, std::uint32_t attempt, Rec
     if (captured != nullptr && !settings_.bounded) {
         TWR_TRY(metadata,
                 pack_metadata(system, name_metadata(folder.string(), files), *captured, files.rank));
-        add_residues(directory, segments, files.rank, metadata.residues);
+        add_residues(directory, segments, files.rank,
+                     {metadata.residues.bytes.data(), metadata.residues.size});
     }
     TWR_TRY(const auto recorded,
             recorder_->record(system, (folder / files.data).string(), std::move(directory), segments));

@@ -52,7 +52,7 @@ class ResidueReader {
 }  // namespace
 
 void add_residues(RecordDirectory& directory, std::vector<ImageSegment>& image, std::uint32_t rank,
-                  const MetadataRest& residues) {
+                  const ResidueBytes& residues) {
     if (residues.size == 0) return;
     std::string name = rank_name(rank) + ".residues";
     directory.files.push_back({name, residues.size});
@@ -62,7 +62,8 @@ void add_residues(RecordDirectory& directory, std::vector<ImageSegment>& image, 
     while (is_taken())  // by a field
         name += '\'';
     directory.segments.push_back({name, 1, 0, residues.size, 0});
-    image.push_back({std::move(name), residues.bytes.data(), residues.size, std::nullopt, DType::u8});
+    image.push_back(
+        {std::move(name), residues.bytes, residues.size, std::nullopt, DType::u8, residues.device});
 }
 
 Result<std::optional<std::size_t>> residue_segment(const RecordDirectory& directory,

@@ -13,10 +13,17 @@
 
 namespace twinrun {
 
+// The stretch of a metadata file that has its residues (MetadataRest), wherever it is.
+struct ResidueBytes {
+    const std::byte* bytes = nullptr;
+    std::uint64_t size = 0;  // 0: there are none
+    int device = kHostMemory;
+};
+
 // Adds the residues of a step's metadata to what its difference has: as the second file. No effect
-// where there are none. residues outlive `image`.
+// where there are none. They outlive `image`.
 void add_residues(RecordDirectory& directory, std::vector<ImageSegment>& image, std::uint32_t rank,
-                  const MetadataRest& residues);
+                  const ResidueBytes& residues);
 // The number of the segment that has it; nullopt: the difference has no residues. Errors: damaged:
 // the difference has files that no captured step has.
 Result<std::optional<std::size_t>> residue_segment(const RecordDirectory& directory,

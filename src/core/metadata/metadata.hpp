@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/aligned.hpp"
+#include "base/once.hpp"
 #include "digest/digest.hpp"
 #include "digest/sums.hpp"
 #include "element/dtype.hpp"
@@ -272,8 +273,21 @@ bool is_metadata_file(const std::string& path);
 
 // The stretch of a metadata file that has all its residues. Empty where no field has residues.
 struct MetadataRest {
-    AlignedBytes bytes;
+    AlignedBytes bytes;  // empty: residues were never written, only their checksums
     std::uint64_t size = 0;
+};
+
+// Where the residues of fields lie in that stretch, one field after another. It begins on a page if
+// a field has a page of residues or more.
+class ResidueLayout {
+   public:
+    // Takes the next field's residues; returns where they begin.
+    std::uint64_t add(std::uint64_t bytes);
+    // Bytes of the stretch if no more fields come: whole pages.
+    [[nodiscard]] std::uint64_t size() const;
+
+   private:
+    std::uint64_t end_ = 0;
 };
 
 // Writes a metadata file: declare all fields, write their sections in any order and from any
@@ -295,6 +309,11 @@ class MetadataWriter {
     // ends the section. Thread-safe for disjoint parts.
     Result<> write(std::size_t field, Section section, std::uint64_t offset,
                    std::span<const std::byte> bytes);
+    // With residues elsewhere, in place of writing those of a field: XXH3 of each of its pages, the
+    // last of which may be short. offset: where the caller has them in the stretch. Error:
+    // internal: they belong to another place, or are others in number.
+    Result<> write_residue_checksums(std::size_t field, std::uint64_t offset,
+                                     std::span<const std::uint64_t> checksums);
     // A field's sums, at the end of the file: how many there are is known last. Not for a field
     // whose SumsFacts have buckets already (those are laid out). Once a field.
     Result<> write_sums(std::size_t field, const SumsFacts& facts, std::span<const PartialSum> sums);
@@ -306,11 +325,12 @@ class MetadataWriter {
     // The same without any sync: a file that need not survive a crash.
     Result<> finish_temporary();
     // After these, with residues elsewhere: what the file lacks of the whole.
-    [[nodiscard]] MetadataRest take_residues() { return std::move(rest_); }
+    [[nodiscard]] MetadataRest take_residues() { return {std::move(rest_), cut_.size()}; }
 
    private:
     MetadataWriter() = default;
     std::uint64_t lay_out_residues(Directory& directory, std::uint64_t end);
+    std::byte* rest();
     void gather(std::size_t field, std::size_t part, std::uint64_t begin, std::uint64_t end);
     Result<> put(std::size_t field, std::uint64_t offset, std::span<const std::byte> bytes);
     Result<> write_out();
@@ -321,8 +341,9 @@ class MetadataWriter {
     Directory directory_;
     std::uint64_t file_bytes_ = 0;  // of the whole
     ResiduePlace residues_ = ResiduePlace::in_file;
-    MetadataRest rest_;
-    Range cut_{};  // where rest_ is in the whole file; empty: there is none
+    Range cut_{};        // what the file lacks of the whole; empty: nothing
+    AlignedBytes rest_;  // its bytes, from the first write on
+    Once rest_made_;
     std::unique_ptr<OutputFile> output_;
     std::vector<std::byte> image_;  // of a small file, until it is written whole
     // Of small fields that lie one behind the other in a larger file: likewise.

@@ -32,6 +32,14 @@ std::uint64_t put_behind(SectionPlace& place, std::uint64_t end, std::uint64_t a
 
 }  // namespace
 
+std::uint64_t ResidueLayout::add(std::uint64_t bytes) {
+    SectionPlace place;
+    place.length = bytes;
+    end_ = put_behind(place, end_, kResidueLine);
+    return place.offset;
+}
+std::uint64_t ResidueLayout::size() const { return round_up(end_, kPageBytes); }
+
 Result<std::unique_ptr<MetadataWriter>> MetadataWriter::create(FileSystem& system, const std::string& path,
                                                                Directory directory,
                                                                ResiduePlace residues) try {
@@ -93,18 +101,35 @@ std::uint64_t MetadataWriter::lay_out_residues(Directory& directory, std::uint64
     end = round_up(end, kPageBytes);
     if (residues_ == ResiduePlace::in_file) return end;
     cut_ = residues_apart(directory, end);
-    if (cut_.size() == 0) return end;
-    rest_.size = cut_.size();
-    std::byte* const bytes = rest_.bytes.reserve(rest_.size);
-    std::uint64_t at = 0;
-    for (const FieldMetadata& field : directory.fields) {
-        const SectionPlace& place = field.place(Section::residues);
-        if (place.length == 0) continue;
-        std::memset(bytes + at, 0, place.offset - cut_.begin - at);
-        at = place.offset - cut_.begin + place.length;
-    }
-    std::memset(bytes + at, 0, rest_.size - at);
     return end;
+}
+
+// Memory for the stretch that the file lacks, made at first use: none is needed for residues that
+// the caller has elsewhere. Throws if there is no memory.
+std::byte* MetadataWriter::rest() {
+    rest_made_.run([&] {
+        std::byte* const bytes = rest_.reserve(cut_.size());
+        std::uint64_t at = 0;
+        for (const FieldMetadata& field : directory_.fields) {
+            const SectionPlace& place = field.place(Section::residues);
+            if (place.length == 0) continue;
+            std::memset(bytes + at, 0, place.offset - cut_.begin - at);
+            at = place.offset - cut_.begin + place.length;
+        }
+        std::memset(bytes + at, 0, cut_.size() - at);
+    });
+    return rest_.data();
+}
+
+Result<> MetadataWriter::write_residue_checksums(std::size_t field, std::uint64_t offset,
+                                                 std::span<const std::uint64_t> checksums) {
+    const SectionPlace& place = directory_.fields[field].place(Section::residues);
+    auto& sums = sums_[field][static_cast<std::size_t>(Section::residues)];
+    const bool fits = place.length == 0 || (cut_.size() != 0 && place.offset == cut_.begin + offset);
+    if (!fits || checksums.size() != sums.size())
+        return Error{ErrorCode::internal, path_ + ": checksums of residues that have another place in it"};
+    std::copy(checksums.begin(), checksums.end(), sums.begin());
+    return success();
 }
 
 std::uint64_t writer_bytes(std::span<const FieldMetadata> fields, ResiduePlace residues) {
@@ -142,7 +167,7 @@ MetadataWriter::~MetadataWriter() {
 }
 
 Result<> MetadataWriter::write(std::size_t field, Section section, std::uint64_t offset,
-                               std::span<const std::byte> bytes) {
+                               std::span<const std::byte> bytes) try {
     const SectionPlace& place = directory_.fields[field].place(section);
     const auto end = checked_add(offset, bytes.size());
     if (offset % kPageBytes != 0 || !end || *end > place.length ||
@@ -154,12 +179,14 @@ Result<> MetadataWriter::write(std::size_t field, Section section, std::uint64_t
         sums[(offset + at) / kPageBytes] = xxh3(bytes.subspan(at, std::min(kPageBytes, bytes.size() - at)));
     }
     return put(field, place.offset + offset, bytes);
+} catch (const std::bad_alloc&) {
+    return Error{ErrorCode::out_of_memory, path_ + ": not enough memory for its sections"};
 }
 
 Result<> MetadataWriter::put(std::size_t field, std::uint64_t offset, std::span<const std::byte> bytes) {
     if (bytes.empty()) return success();
     if (cut_.begin <= offset && offset < cut_.end) {
-        std::memcpy(rest_.bytes.data() + (offset - cut_.begin), bytes.data(), bytes.size());
+        std::memcpy(rest() + (offset - cut_.begin), bytes.data(), bytes.size());
         return success();
     }
     if (offset >= cut_.end) offset -= cut_.size();

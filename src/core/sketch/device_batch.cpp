@@ -61,6 +61,14 @@ void Batch::lay_out_arena() {
         p.fine = end;
         end += p.fine_bytes;
     }
+    if (residues_stay_) {
+        residues_at_ = round_up(end, kPageBytes);
+        ResidueLayout layout;
+        for (Piece& p : pieces_)
+            p.residues = residues_at_ + layout.add(p.residue_bytes);
+        arena_bytes_ = residues_at_ + layout.size();
+        return;
+    }
     // Residues are handed on in whole pages, so an area begins at one, or does not reach over the
     // end of one.
     for (Piece& p : pieces_) {
@@ -150,6 +158,10 @@ Result<> Batch::put(const Tables& tables, int device, StreamHandle stream, std::
                     std::byte* scratch, std::byte* host) const {
     if (cleared_bytes_ != 0)
         TWR_CHECK(to_result(tables.runtime->fill(device, arena, 0, cleared_bytes_, stream)));
+    if (residues_stay_ && arena_bytes_ != residues_at_) {
+        TWR_CHECK(to_result(
+            tables.runtime->fill(device, arena + residues_at_, 0, arena_bytes_ - residues_at_, stream)));
+    }
     std::byte* const digest_scratch = scratch + gather_bytes_;
     std::byte* const sums_scratch = digest_scratch + digest_bytes_;
     std::byte* const tree_scratch = sums_scratch + sums_bytes_;

@@ -114,8 +114,15 @@ class Batch {
     void add(const Piece& piece) { pieces_.push_back(piece); }
     // Of what is laid out from now on nothing is noted but digests: no Stats in the arena.
     void leave_out_stats() { stats_ = false; }
+    // Of what is laid out from now on residues are not collected. They lie as in a metadata file
+    // (ResidueLayout), with zeros between them.
+    void leave_residues() { residues_stay_ = true; }
+    [[nodiscard]] bool residues_stay() const { return residues_stay_; }
     [[nodiscard]] const std::vector<Piece>& pieces() const { return pieces_; }
     [[nodiscard]] std::size_t arena_bytes() const { return arena_bytes_; }
+    // Where the residues that stay begin in the arena. They reach to its end.
+    [[nodiscard]] std::size_t residues_at() const { return residues_at_; }
+    [[nodiscard]] std::size_t collected_bytes() const { return residues_stay_ ? residues_at_ : arena_bytes_; }
     [[nodiscard]] std::size_t scratch_bytes() const { return scratch_bytes_; }
     [[nodiscard]] std::size_t host_bytes() const { return host_bytes_; }
 
@@ -169,6 +176,7 @@ class Batch {
     std::vector<Piece> pieces_;
     std::vector<Wave> waves_;
     std::size_t arena_bytes_ = 0;
+    std::size_t residues_at_ = 0;
     std::size_t cleared_bytes_ = 0;  // at its beginning
     std::size_t scratch_bytes_ = 0;
     std::size_t host_bytes_ = 0;
@@ -177,6 +185,7 @@ class Batch {
     std::size_t sums_bytes_ = 0;
     std::size_t tree_bytes_ = 0;
     bool stats_ = true;
+    bool residues_stay_ = false;
 };
 
 // What may be taken of a device's memory, given what we hold of it already.

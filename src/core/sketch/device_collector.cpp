@@ -17,7 +17,7 @@ constexpr std::size_t kStagingBytes = 16 << 20;
 }  // namespace
 
 std::size_t Collector::staging_bytes(const Batch& batch) {
-    return 2 * std::min<std::size_t>(kStagingBytes, round_up(batch.arena_bytes(), kPageBytes));
+    return 2 * std::min<std::size_t>(kStagingBytes, round_up(batch.collected_bytes(), kPageBytes));
 }
 
 Result<> Collector::collect(const Tables& tables, const Batch& batch, DeviceWorkspace& workspace,
@@ -29,13 +29,13 @@ Result<> Collector::collect(const Tables& tables, const Batch& batch, DeviceWork
         areas_.push_back({p.sums, p.sums_bytes, Kind::sums, i});
         areas_.push_back({p.tree, p.tree_bytes, Kind::tree, i});
         areas_.push_back({p.fine, p.fine_bytes, Kind::fine, i});
-        areas_.push_back({p.residues, p.residue_bytes, Kind::residues, i});
-        prepare(p);
+        if (!batch.residues_stay()) areas_.push_back({p.residues, p.residue_bytes, Kind::residues, i});
+        prepare(p, batch.residues_stay());
     }
     std::erase_if(areas_, [](const Area& a) { return a.bytes == 0; });
     std::sort(areas_.begin(), areas_.end(), [](const Area& x, const Area& y) { return x.at < y.at; });
     next_ = 0;
-    const std::size_t end = batch.arena_bytes();
+    const std::size_t end = batch.collected_bytes();
     const std::size_t half = staging_bytes / 2;
     std::size_t copied = 0;
     std::size_t taken = 0;
@@ -60,14 +60,14 @@ Result<> Collector::collect(const Tables& tables, const Batch& batch, DeviceWork
     return success();
 }
 
-void Collector::prepare(const Piece& p) {
+void Collector::prepare(const Piece& p, bool residues_stay) {
     const FieldMetadata& field = *fields_.fields[p.field];
     BuiltField& to = into_[p.field];
     if (p.first_chunk != 0) return;
     // Leaves of a field in parts come to where they will be in its tree.
     to.tree.resize(field.section_bytes(Section::tree) / 8);
     to.fine.resize(field.section_bytes(Section::fine) / 8);
-    if (take_ == nullptr) {
+    if (take_ == nullptr && !residues_stay) {
         to.residues.resize(field.section_bytes(Section::residues));
     } else {
         to.residues.clear();

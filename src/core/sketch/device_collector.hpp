@@ -35,7 +35,7 @@ class Collector {
         Kind kind;
         std::size_t piece;
     };
-    void prepare(const Piece& p);
+    void prepare(const Piece& p, bool residues_stay);
     void finish(const Piece& p);
     Result<> take_part(const Batch& batch, std::size_t begin, std::span<const std::byte> bytes);
     Result<> take_area(const Piece& p, const Area& area, std::size_t offset,

@@ -152,6 +152,17 @@ Result<std::unique_ptr<StartedSketches>> StartedSketches::start(std::vector<cons
     return no_memory();
 }
 
+Result<std::unique_ptr<StartedSketches>> StartedSketches::start_with_residues(
+    std::vector<const FieldMetadata*> fields, std::vector<DeviceArray> arrays,
+    const DeviceBuildOptions& options) try {
+    auto plan = std::make_shared<SketchPlan>(std::move(fields), std::move(arrays));
+    plan->batch.leave_residues();
+    TWR_CHECK(plan->make());
+    return start(std::move(plan), options);
+} catch (const std::bad_alloc&) {
+    return no_memory();
+}
+
 Result<> StartedSketches::wait() {
     Work& w = *work_;
     return w.batch().pieces().empty() ? success() : w.scratch->stream().wait_soon();
@@ -188,6 +199,25 @@ Result<> StartedSketches::bring(std::vector<BuiltField>& into, const TakeResidue
     Collector collector(plan.fields, into, take);
     return collector.collect(plan.tables, w.batch(), *w.scratch, w.memory->workspace->device_memory(),
                              w.scratch->host_memory(), staging);
+} catch (const std::bad_alloc&) {
+    return no_memory();
+}
+
+Result<DeviceResidues> StartedSketches::bring_but_residues(std::vector<BuiltField>& into) try {
+    TWR_CHECK(bring(into));
+    Work& w = *work_;
+    const Batch& batch = w.batch();
+    if (!batch.residues_stay()) return Error{ErrorCode::internal, "residues that were not to stay"};
+    DeviceResidues left;
+    left.device = w.plan->device;
+    left.places.resize(w.plan->metadata.size());
+    for (const Piece& p : batch.pieces())
+        left.places[p.field] = p.residues - batch.residues_at();
+    if (batch.pieces().empty()) return left;
+    left.bytes = w.memory->workspace->device_memory() + batch.residues_at();
+    left.size = batch.arena_bytes() - batch.residues_at();
+    left.memory = w.memory;
+    return left;
 } catch (const std::bad_alloc&) {
     return no_memory();
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -30,6 +31,16 @@ class SketchGroup {
     std::vector<std::byte> stats_;
 };
 
+// Residues of the fields of one device, in its memory. They lie as in a metadata file that has no
+// others (ResidueLayout), with zeros between them.
+struct DeviceResidues {
+    std::shared_ptr<const void> memory;  // owns them
+    const std::byte* bytes = nullptr;
+    std::uint64_t size = 0;  // whole pages
+    int device = 0;
+    std::vector<std::uint64_t> places;  // where those of each field begin
+};
+
 // Used by one thread at a time.
 class StartedSketches {
    public:
@@ -51,6 +62,10 @@ class StartedSketches {
     static Result<std::unique_ptr<StartedSketches>> start(std::vector<const FieldMetadata*> fields,
                                                           std::vector<DeviceArray> arrays,
                                                           const DeviceBuildOptions& options = {});
+    // The same for bring_but_residues().
+    static Result<std::unique_ptr<StartedSketches>> start_with_residues(
+        std::vector<const FieldMetadata*> fields, std::vector<DeviceArray> arrays,
+        const DeviceBuildOptions& options = {});
     ~StartedSketches();  // waits for the work
 
     // Waits until they are made.
@@ -59,6 +74,8 @@ class StartedSketches {
     Result<SketchGroup> sketches();
     // Waits, and brings all of them to the host, as build_on_device() does.
     Result<> bring(std::vector<BuiltField>& into, const TakeResidues& take = nullptr);
+    // The same, but residues stay on the device. Once.
+    Result<DeviceResidues> bring_but_residues(std::vector<BuiltField>& into);
 
    private:
     struct Work;

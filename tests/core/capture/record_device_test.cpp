@@ -11,6 +11,7 @@
 #include "capture/session.hpp"
 #include "history/check_record.hpp"
 #include "history/history.hpp"
+#include "history/record_residues.hpp"
 #include "history/record_store.hpp"
 #include "history/restore.hpp"
 #include "history/writer.hpp"
@@ -46,14 +47,16 @@ class DeviceRecord : public ::testing::Test {
     }
     void TearDown() override { fs::remove_all(folder_); }
 
-    // Field 0 on the host; 1 and 3 on the first device, 2 with gaps on the last one.
+    // Field 0 on the host; 1 and 3 on the first device, 2 with gaps on the last one. residues_there:
+    // all residues are on the first device: field 2 is, too, and field 0 is exact, so it has none.
     struct State {
-        explicit State(bool on_device = true) : values(4) {
+        explicit State(bool on_device = true, bool residues_there = false)
+            : values(4), host_is_exact(residues_there) {
             const std::vector<int> devices = probe_devices().usable();
             for (std::size_t f = 0; f < values.size(); ++f) {
                 values[f].resize(f == 0 ? kHostItems : f == 2 ? 2 * kHostItems : kDeviceItems);
                 if (f == 0 || !on_device) continue;
-                device.push_back(f == 2 ? devices.back() : devices.front());
+                device.push_back(f == 2 && !residues_there ? devices.back() : devices.front());
                 memory.emplace_back(device.back(), values[f].size() * sizeof(double));
             }
         }
@@ -72,6 +75,10 @@ class DeviceRecord : public ::testing::Test {
                 all[f].shape = {f == 2 ? kHostItems : values[f].size()};
                 all[f].data = values[f].data();
                 if (f == 2) all[f].stride = 2 * sizeof(double);
+                if (f == 0 && host_is_exact) {
+                    all[f].own_tolerance = true;
+                    all[f].tolerance = {};
+                }
                 if (f == 0 || !on_device) continue;
                 DeviceArray array;
                 array.device = device[f - 1];
@@ -84,6 +91,7 @@ class DeviceRecord : public ::testing::Test {
             return all;
         }
         std::vector<std::vector<double>> values;
+        bool host_is_exact;
         std::vector<int> device;
         std::vector<OnDevice> memory;
     };
@@ -95,10 +103,11 @@ class DeviceRecord : public ::testing::Test {
         s.threads = 2;
         s.record = RecordMethod::runs;
         s.record_settings.codec = PayloadCodec::stored;
-        s.background = way != "waits";
-        s.device_bytes = way == "staged" || way == "xored" || way == "packed" ? 64 << 20
-                         : way == "crowded"                                   ? 1000
-                                                                              : 0;
+        s.background = way != "waits" && way != "residues wait";
+        s.device_bytes = way == "staged" || way == "residues staged" || way == "xored" || way == "packed"
+                             ? 64 << 20
+                         : way == "crowded" ? 1000
+                                            : 0;
         if (way == "xored" || way == "packed") s.record_settings.codec = default_record().codec;
         s.record_settings.xored = way == "xored" && s.record_settings.codec != PayloadCodec::stored;
         return s;
@@ -202,16 +211,78 @@ TEST_F(DeviceRecord, FieldsMoveBetweenHostAndDevice) {
     ASSERT_NO_FATAL_FAILURE(check(run("run"), 9));
 }
 
+// Residues of all fields of step `step`, which the metadata's checksums are held against.
+std::vector<std::vector<std::byte>> residues_of(const std::string& path, std::size_t step) {
+    std::vector<std::vector<std::byte>> all;
+    const auto history = History::open(path);
+    const auto store = RecordStore::open(path, 0, 1);
+    EXPECT_TRUE(history && store);
+    const HistoryStep& of = history->steps[step];
+    auto metadata = MetadataFile::open((fs::path(path) / of.folder / of.ranks[0].metadata).string());
+    EXPECT_TRUE(metadata) << metadata.error().message;
+    read_residues_from(*store, of.ranks[0].difference, **metadata);
+    for (std::size_t f = 0; f < (*metadata)->directory().fields.size(); ++f) {
+        auto& bytes = all.emplace_back((*metadata)->directory().fields[f].place(Section::residues).length);
+        const auto read = (*metadata)->read(f, Section::residues, 0, bytes);
+        EXPECT_TRUE(read) << path << ", " << f << ": " << read.error().message;
+    }
+    return all;
+}
+
+// Residues that stay on the device until they are recorded are those of the host, with the same checksums.
+TEST_F(DeviceRecord, ResiduesStayOnTheDevice) {
+    TWR_TEST_DEVICE(device);
+    const testing::FakeDeviceControl* const fake = testing::fake_device();
+    constexpr std::int64_t kSteps = 4;
+    for (const std::string way : {"host", "waits", "staged", "packed", "no room", "crowded", "mixed"}) {
+        State state(true, way != "mixed");
+        SessionSettings s = settings(way);
+        if (way == "no room") {
+            // For copies of the arrays, and no byte more.
+            s.device_bytes = 2 * kDeviceItems * sizeof(double) + kHostItems * sizeof(double) + 3 * 256;
+        }
+        if (way == "mixed") s.device_bytes = 64 << 20;
+        const std::uint64_t before = fake == nullptr ? 0 : fake->calls("hash_chunks");
+        {
+            auto session = testing::open_run(testing::unsynced_file_system(), run(way), s);
+            ASSERT_TRUE(session) << session.error().message;
+            for (std::int64_t step = 0; step < kSteps; ++step) {
+                state.become(step);
+                const auto taken = (*session)->capture_fields(step, state.list(way != "host"));
+                ASSERT_TRUE(taken) << taken.error().message;
+            }
+            const auto lost = (*session)->close();
+            ASSERT_TRUE(lost && lost->empty()) << (lost ? lost->front().error.message : lost.error().message);
+        }
+        ASSERT_NO_FATAL_FAILURE(check(run(way), kSteps));
+        if (fake != nullptr) {
+            const bool stay = way == "waits" || way == "staged" || way == "packed";
+            EXPECT_EQ(fake->calls("hash_chunks") != before, stay) << way;
+        }
+        for (std::size_t step = 0; step < kSteps && way != "host" && way != "mixed"; ++step) {
+            const auto found = residues_of(run(way), step);
+            EXPECT_GT(found[1].size(), 4096U);
+            EXPECT_EQ(found, residues_of(run("host"), step)) << way << ", " << step;
+        }
+        if (way == "host" || way == "packed" || way == "mixed") continue;
+        EXPECT_TRUE(differences(run(way)) == differences(run("host"))) << way;
+    }
+}
+
 class DeviceRecordFaults : public DeviceRecord {};
 
 // Any call of the device library fails: a step that is listed is whole, and so are those behind it.
 TEST_F(DeviceRecordFaults, TakeNoOtherStep) {
     TWR_FAKE_DEVICE(fake);
     constexpr std::int64_t kSteps = 4;
-    std::vector<State> states(kSteps);
-    for (std::int64_t step = 0; step < kSteps; ++step)
-        states[static_cast<std::size_t>(step)].become(step);
-    for (const std::string way : {"waits", "staged", "packed"}) {
+    std::vector<State> plain;
+    std::vector<State> with_residues;
+    for (std::int64_t step = 0; step < kSteps; ++step) {
+        plain.emplace_back().become(step);
+        with_residues.emplace_back(true, true).become(step);
+    }
+    for (const std::string way : {"waits", "staged", "packed", "residues wait", "residues staged"}) {
+        std::vector<State>& states = way.starts_with("residues") ? with_residues : plain;
         std::size_t lost_in_all = 0;
         std::size_t runs = 0;
         testing::fail_each_call(*fake, testing::LessMemory::may_fail, [&]() -> Result<> {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/checked.hpp"
+#include "base/checksum.hpp"
 #include "metadata/metadata.hpp"
 #include "metadata/verify.hpp"
 #include "support/faulty_file_system.hpp"
@@ -123,6 +124,50 @@ TEST(MetadataElsewhere, BothPartsAreTheWhole) {
         EXPECT_EQ((*joined)->header_checksum(), (*file)->header_checksum());
         expect_sections(**joined, content);
         EXPECT_TRUE(verify(**joined).ok());
+    }
+}
+
+// Residues that the caller keeps: their checksums alone give the same file.
+TEST(MetadataElsewhere, ChecksumsStandForResidues) {
+    for (std::uint64_t seed = 0; seed < 30; ++seed) {
+        SCOPED_TRACE(seed);
+        const Folder folder;
+        Written content = random_content(seed);
+        content.directory.fields.push_back(make_field("large", DType::f32, {100'000}, {1e-3, 0}, 4));
+        content.sections.push_back(sections_of(content.directory.fields.back(),
+                                               random_items(content.directory.fields.back(), seed)));
+        const Parts parts = write_parts(folder, content);
+        const std::string path = folder / "kept.twm";
+        auto writer =
+            MetadataWriter::create(posix_file_system(), path, content.directory, ResiduePlace::elsewhere);
+        ASSERT_TRUE(writer.ok());
+        constexpr auto kResidues = static_cast<std::size_t>(Section::residues);
+        ResidueLayout layout;
+        Written others = content;
+        for (std::size_t f = 0; f < content.sections.size(); ++f) {
+            const Bytes residues = std::exchange(others.sections[f][kResidues], {});
+            const std::uint64_t at = layout.add(residues.size());
+            std::vector<std::uint64_t> sums;
+            for (std::size_t from = 0; from < residues.size(); from += kPageBytes)
+                sums.push_back(
+                    xxh3(std::span(residues).subspan(from, std::min(kPageBytes, residues.size() - from))));
+            if (!residues.empty()) {
+                EXPECT_FALSE((*writer)->write_residue_checksums(f, at + 64, sums).ok());
+                std::vector<std::uint64_t> more = sums;
+                more.push_back(1);
+                EXPECT_FALSE((*writer)->write_residue_checksums(f, at, more).ok());
+                EXPECT_TRUE(std::equal(residues.begin(), residues.end(),
+                                       parts.rest.begin() + static_cast<std::ptrdiff_t>(at)));
+            }
+            ASSERT_TRUE((*writer)->write_residue_checksums(f, at, sums).ok());
+        }
+        EXPECT_EQ(layout.size(), parts.rest.size());
+        ASSERT_TRUE(write_sections(**writer, others).ok());
+        ASSERT_TRUE((*writer)->commit().ok());
+        const MetadataRest rest = (*writer)->take_residues();
+        EXPECT_EQ(rest.size, parts.rest.size());
+        EXPECT_EQ(rest.bytes.data(), nullptr);
+        EXPECT_TRUE(slurp(path) == slurp(parts.path));
     }
 }
 
