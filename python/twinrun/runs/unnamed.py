@@ -185,12 +185,26 @@ def _packed_unnamed(path: str, history: _core.History) -> dict[str, bool]:
         for name in names:
             if (file := _DIFFERENCE.fullmatch(name)) and file[1] + METADATA_SUFFIX not in names:
                 ranks.setdefault(file[1], []).append(os.path.join(folder.path, name))
+        # A step that was replaced may have left a difference there that later steps need.
+        for rank in [rank for rank in ranks if _is_mentioned(path, history, folder.name, rank)]:
+            del ranks[rank]
         if ranks:
             found[folder.name] = any(
                 any(map(_is_difference, files)) and _was_committed(path, history, folder.name, rank)
                 for rank, files in ranks.items()
             )
     return found
+
+
+def _is_mentioned(path: str, history: _core.History, folder: str, rank: str) -> bool:
+    """Whether the journal of this rank has a line that names a step's folder, or a file in it."""
+    journal = os.path.join(path, MANIFEST if history.ranks == 1 else rank + ".jsonl")
+    with reading(path):
+        try:
+            with open(journal, "rb") as file:
+                return any(folder.encode() in line and _mentions(_whole_line(line), folder) for line in file)
+        except FileNotFoundError:
+            return False
 
 
 def _is_difference(path: str) -> bool:
@@ -219,15 +233,9 @@ def _was_committed(path: str, history: _core.History, folder: str, rank: str) ->
             return False
         if _is_written_now(journal):
             return False
-        # Read now: a run that has ended since may have committed the step, and `compact` may have
-        # left a difference of it in its folder.
-        try:
-            with open(journal, "rb") as file:
-                for line in file:
-                    if folder.encode() in line and _mentions(_whole_line(line), folder):
-                        return False
-        except FileNotFoundError:
-            pass
+        # Again: a run that has ended since may have committed the step.
+        if _is_mentioned(path, history, folder, rank):
+            return False
         return os.path.isdir(os.path.join(path, folder)) and not os.path.lexists(begun)
 
 

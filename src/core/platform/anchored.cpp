@@ -14,25 +14,69 @@ namespace twinrun {
 
 namespace {
 
+using AsNamed = std::function<Error(Error)>;
+
+template <class T>
+Result<T> named(Result<T> result, const AsNamed& as_named) {
+    if (result) return result;
+    return as_named(std::move(result).error());
+}
+
 // A file's errors name the path by which it was opened.
 class NamedFile final : public OutputFile {
    public:
-    NamedFile(std::unique_ptr<OutputFile> file, std::function<Error(Error)> as_named)
+    NamedFile(std::unique_ptr<OutputFile> file, AsNamed as_named)
         : file_(std::move(file)), as_named_(std::move(as_named)) {}
     Result<> write_at(std::uint64_t offset, std::span<const std::byte> bytes) override {
-        return named(file_->write_at(offset, bytes));
+        return named(file_->write_at(offset, bytes), as_named_);
     }
-    Result<> sync() override { return named(file_->sync()); }
+    Result<> sync() override { return named(file_->sync(), as_named_); }
     void set_time(std::int64_t mtime_ns) override { file_->set_time(mtime_ns); }
-    Result<> close() override { return named(file_->close()); }
+    Result<> close() override { return named(file_->close(), as_named_); }
 
    private:
-    Result<> named(Result<> result) const {
-        if (result) return result;
-        return as_named_(std::move(result).error());
-    }
     std::unique_ptr<OutputFile> file_;
-    std::function<Error(Error)> as_named_;
+    AsNamed as_named_;
+};
+
+// So do those of new files in a folder.
+class NamedNewFile final : public NewFile {
+   public:
+    NamedNewFile(std::unique_ptr<NewFile> file, AsNamed as_named)
+        : file_(std::move(file)), as_named_(std::move(as_named)) {}
+    Result<> write_at(std::uint64_t offset, std::span<const std::byte> bytes) override {
+        return named(file_->write_at(offset, bytes), as_named_);
+    }
+    void set_time(std::int64_t mtime_ns) override { file_->set_time(mtime_ns); }
+    Result<> publish() override { return named(file_->publish(), as_named_); }
+
+   private:
+    std::unique_ptr<NewFile> file_;
+    AsNamed as_named_;
+};
+
+class NamedNewFiles final : public NewFiles {
+   public:
+    NamedNewFiles(std::unique_ptr<NewFiles> files, AsNamed as_named)
+        : files_(std::move(files)), as_named_(std::move(as_named)) {}
+    Result<> check_free(const std::string& name, bool as_folder) override {
+        return named(files_->check_free(name, as_folder), as_named_);
+    }
+    Result<std::unique_ptr<NewFile>> create(const std::string& name, std::uint64_t bytes) override {
+        TWR_TRY(auto file, named(files_->create(name, bytes), as_named_));
+        return std::unique_ptr<NewFile>(std::make_unique<NamedNewFile>(std::move(file), as_named_));
+    }
+    Result<> make_folder(const std::string& name) override {
+        return named(files_->make_folder(name), as_named_);
+    }
+    Result<> make_link(const std::string& name, const std::string& to) override {
+        return named(files_->make_link(name, to), as_named_);
+    }
+    Result<> sync() override { return named(files_->sync(), as_named_); }
+
+   private:
+    std::unique_ptr<NewFiles> files_;
+    AsNamed as_named_;
 };
 
 }  // namespace
@@ -114,7 +158,10 @@ Result<> AnchoredFileSystem::truncate(const std::string& path, std::uint64_t siz
     return as_named(base_.truncate(held(path), size));
 }
 Result<std::unique_ptr<NewFiles>> AnchoredFileSystem::open_new(const std::string& folder) {
-    return as_named(base_.open_new(held(folder)));
+    auto files = as_named(base_.open_new(held(folder)));
+    if (!files || held_.empty()) return files;
+    return std::unique_ptr<NewFiles>(std::make_unique<NamedNewFiles>(
+        std::move(files).value(), [this](Error error) { return as_named(std::move(error)); }));
 }
 
 }  // namespace twinrun

@@ -109,6 +109,26 @@ TEST_F(AnchoredTest, ErrorsNameThePathThatWasGiven) {
     }
 }
 
+TEST_F(AnchoredTest, ErrorsOfNewFilesNameThePathThatWasGiven) {
+    AnchoredFileSystem system(posix_file_system(), root_);
+    ASSERT_TRUE(system.anchor());
+    auto files = system.open_new(root_ + "/step");
+    ASSERT_TRUE(files);
+    const auto check = [&](const Error& error) {
+        EXPECT_NE(error.message.find(root_ + "/step/"), std::string::npos) << error.message;
+        EXPECT_EQ(error.message.find("/proc"), std::string::npos) << error.message;
+    };
+    auto first = (*files)->create("new", 10);
+    auto second = (*files)->create("new", 10);
+    ASSERT_TRUE(first && second);
+    ASSERT_TRUE((*first)->publish());
+    check((*second)->publish().error());
+    check((*files)->check_free("new").error());
+    check((*files)->create("new/x", 1).error());
+    check((*files)->make_link("new", "x").error());
+    check((*files)->make_folder("new").error());
+}
+
 TEST_F(AnchoredTest, OtherPathsAreLeftAlone) {
     AnchoredFileSystem system(posix_file_system(), root_);
     ASSERT_TRUE(system.anchor());

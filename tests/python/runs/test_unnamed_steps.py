@@ -57,6 +57,21 @@ def test_log_and_compare_say_so(history: Path, tmp_path: Path) -> None:
     assert not any("left out" in note for note in result.notes)
 
 
+def test_what_a_replaced_step_left_is_named(history: Path, tmp_path: Path) -> None:
+    """Later steps of the record need its difference, which stays in its folder; its metadata goes."""
+    twinrun.pack(history, tmp_path / "rec")
+    with twinrun.Run(history, existing="replace") as run:
+        for step in (1, 2, 3):
+            run.capture(step, {"x": np.full(3000, step + 10, "f4")})
+    assert command("pack", "--update", history, tmp_path / "rec").status == 0
+    assert list((tmp_path / "rec" / "step-0000000001").glob("*.twr"))
+    done = command("verify", tmp_path / "rec")
+    assert done.status == 0 and "note" not in done.out + done.err
+    # Without the line that replaced it the step of the second time is left out, and said to be.
+    cut(tmp_path / "rec" / "manifest.jsonl")
+    assert "1 whole step there that no journal names" in command("verify", tmp_path / "rec").err
+
+
 def ranks_of(count: int) -> list[dict[int, dict[str, object]]]:
     return [{step: {"x": np.full(2000, step + rank, "f4")} for step in (1, 2, 3)} for rank in range(count)]
 
