@@ -51,7 +51,9 @@ def _iterations(
             yield n
         else:
             result.unmatched += 1
-            walk.problem(f"{at}iteration {n}: only in {a.label if n in ours else b.label}")
+            only = f"iteration {n}: only in {a.label if n in ours else b.label}"
+            walk.problem(f"{at}{only}")
+            walk.not_known(only)
 
 
 def _is_uncalled(e: Event) -> bool:

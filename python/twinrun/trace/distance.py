@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..formats.element_types import COMPLEX, widened
+from ..runs.values import SMALL_FLOATS, small_values
 from .reading import RankOfTrace
 from .result import ValueDifference
 
@@ -53,6 +54,9 @@ def measure(differs: ValueDifference, a: RankOfTrace, b: RankOfTrace, iteration:
         return
     at = int(np.flatnonzero(unequal)[0])
     differs.first_index = [int(i) for i in np.unravel_index(at, x.shape)] if x.shape else []
+    # 8-bit floating-point numbers are kept as their bytes; the forms have the name of their type.
+    small = differs.a.partition("[")[0]
+    kind = small if kind == "u8" and small in SMALL_FLOATS and differs.a == differs.b else kind
     wide = [_wide(v, kind).reshape(-1) for v in (x, y)]
     differs.first_a, differs.first_b = wide[0][at].item(), wide[1][at].item()
     with np.errstate(all="ignore"):
@@ -61,11 +65,12 @@ def measure(differs: ValueDifference, a: RankOfTrace, b: RankOfTrace, iteration:
     differs.box = [(int(along.min()), int(along.max()) + 1) for along in places]
     if kind[0] in "fbc" and kind != "bool":
         finite = np.isfinite(apart)
+        measured = unequal & finite  # beside a NaN nothing may be
         numbers = np.isfinite(wide[0]) & np.isfinite(wide[1])
         differs.infinite = int((unequal & ~numbers).sum())
         differs.overflowing = int((unequal & numbers & ~finite).sum())
-        if finite.any():
-            largest = int(np.where(finite, apart, -1).argmax())
+        if measured.any():
+            largest = int(np.where(measured, apart, -1).argmax())
             differs.max_abs_diff = float(apart[largest])
             if apart[largest] > 0:
                 differs.max_index = [int(i) for i in np.unravel_index(largest, x.shape)] if x.shape else []
@@ -87,6 +92,8 @@ def _move(differs: ValueDifference, whole: tuple[int, ...], offset: tuple[int, .
 
 
 def _wide(x: np.ndarray, kind: str) -> np.ndarray:
+    if kind in SMALL_FLOATS:
+        return small_values(kind)[x]
     if kind == "bf16":
         return widened(x).astype(np.float64)
     if kind[0] == "f":

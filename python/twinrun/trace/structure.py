@@ -8,7 +8,7 @@ from ..runs.structure import ARGUMENTS, CLASS, GRAD, OF_TENSORS, OWN, WEAK, Key,
 from .result import Origin, StructureDifference
 from .site import Site
 
-__all__ = ["StructureSeen", "structure_differences"]
+__all__ = ["StructureSeen", "lone_containers", "structure_differences"]
 
 
 # Facts of what is called, and of no value: their role.
@@ -42,6 +42,23 @@ def structure_differences(a: Event, b: Event, site: Site) -> list[StructureDiffe
         if said[0] != said[1]:
             found.append(StructureDifference(site, name, role, out, what, *said))
     return found
+
+
+def lone_containers(a: Event, b: Event, found: list[StructureDifference]) -> list[StructureDifference]:
+    """Of what `structure_differences` found, containers that one run alone has, such as an empty list.
+
+    Of those whose values one run alone has these values are told.
+    """
+    ours, theirs = _values(a), _values(b)
+
+    def is_alone(d: StructureDifference) -> bool:
+        if (d.a and d.b) or not d.name or (d.out, d.name) in ours or (d.out, d.name) in theirs:
+            return False
+        mine, others = (ours, theirs) if d.a else (theirs, ours)
+        within = [key for key in mine if key[0] == d.out and key[1].startswith(f"{d.name}.")]
+        return all(key in others for key in within)
+
+    return [d for d in found if d.what == CLASS and is_alone(d)]
 
 
 def _said(facts: dict[Key, str], e: Event, what: str) -> str | None:

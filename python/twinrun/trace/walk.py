@@ -21,7 +21,7 @@ from ..runs.gaps import (
 from .alignment import aligned
 from .result import Around, Origin, Passed, StructureDifference, TraceComparison, ValueDifference
 from .site import Site
-from .structure import StructureSeen, structure_differences
+from .structure import StructureSeen, lone_containers, structure_differences
 from .words import IN_VALUE, MOST_STRUCTURE, compared_text, qualified
 
 __all__ = ["Walk", "first_of_events"]
@@ -319,8 +319,12 @@ class Walk:
                 continue
             found = _compared_events(one, other)
             found.structure = structure_differences(one, other, site)
+            alone = lone_containers(one, other, found.structure)
+            found.unmatched += len(alone)
+            found.problems += map(str, alone)
             if self.first is None:
-                result.structure += found.structure[: MOST_STRUCTURE - len(result.structure)]
+                beside = [d for d in found.structure if d not in alone]
+                result.structure += beside[: MOST_STRUCTURE - len(result.structure)]
             result.events += 1
             result.values += found.compared
             self.objects += sum(why == NOT_LOOKED_INTO for _, _, why in found.left)
