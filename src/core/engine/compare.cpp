@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <new>
 
@@ -19,11 +20,31 @@ namespace twinrun {
 
 namespace {
 
+// Whether these items have the same bytes in both. false also where their byte order is another
+// one.
+bool same_bytes(const ElementView& a, const ElementView& b, std::uint64_t first, std::uint64_t items) {
+    if (a.swap != b.swap || a.scalar != b.scalar || a.pair != b.pair) return false;
+    const std::size_t item = item_bytes(a.scalar) * a.pair;
+    if (a.dense() && b.dense())
+        return std::memcmp(a.base + first * item, b.base + first * item, items * item) == 0;
+    for (std::uint64_t i = first; i < first + items; ++i) {
+        if (std::memcmp(a.base + i * a.stride, b.base + i * b.stride, item) != 0) return false;
+    }
+    return true;
+}
+
+// What is known of the digests of chunks whose elements are compared.
+enum class Digests : std::uint8_t {
+    unknown,
+    differ,         // of each chunk; equal bytes in both runs contradict this
+    differ_values,  // so do equal values: -0 and 0 have one digest
+};
+
 // Elements of the chunks that are left: both runs' data, compared exactly.
 class ElementJob final : public SliceJob {
    public:
     ElementJob(ElementSource& a, ElementSource& b, std::size_t chunk_items, std::span<const Range> chunks,
-               const DifferenceRule& rule, const ColumnOrder& order, int workers)
+               Digests digests, const DifferenceRule& rule, const ColumnOrder& order, int workers)
         : a_(a),
           b_(b),
           chunk_items_(chunk_items),
@@ -31,6 +52,7 @@ class ElementJob final : public SliceJob {
           storage_(a.on_storage() || b.on_storage()),
           plan_(plan_reads(chunks, chunk_bytes_, storage_ ? kSliceBytes : kSliceBytesInCache,
                            storage_ ? kGapOnStorage : kGapInCache, kMostWindows)),
+          digests_differ_(digests != Digests::unknown),
           rule_(rule),
           order_(order),
           gathered_(workers, plan_.slices.size()),
@@ -89,7 +111,13 @@ class ElementJob final : public SliceJob {
                         compare_elements(kernels, view_a, view_b, (item - first) * pair, items * pair,
                                          item * pair, rule_, &stats);
                     }
-                    different_chunks_[static_cast<std::size_t>(worker)].count += stats.different != before;
+                    Counter& own = different_chunks_[static_cast<std::size_t>(worker)];
+                    own.count += stats.different != before;
+                    // What was compared just now is in the processor's cache, and few bytes of it
+                    // are looked at where any differs.
+                    if (digests_differ_ && stats.different == before && item < own.contradiction &&
+                        same_bytes(view_a, view_b, item - first, items))
+                        own.contradiction = item;
                 }
             }
             at_a += round_up(a_.buffer_bytes(count), kDirectAlignment);
@@ -106,10 +134,20 @@ class ElementJob final : public SliceJob {
         return all;
     }
 
+    // The first item of the first chunk whose bytes are equal although its digests differ;
+    // kNowhere: none.
+    [[nodiscard]] std::uint64_t contradiction() const {
+        std::uint64_t first = kNowhere;
+        for (const Counter& c : different_chunks_)
+            first = std::min(first, c.contradiction);
+        return first;
+    }
+
    private:
     static constexpr std::uint64_t kMostWindows = 32;
     struct alignas(64) Counter {
         std::uint64_t count = 0;
+        std::uint64_t contradiction = kNowhere;
     };
     [[nodiscard]] std::pair<std::uint64_t, std::uint64_t> items_of(const Window& window) const {
         const std::uint64_t first = window.begin * chunk_items_;
@@ -121,6 +159,7 @@ class ElementJob final : public SliceJob {
     std::uint64_t chunk_bytes_;
     bool storage_;
     ReadPlan plan_;
+    bool digests_differ_;
     const DifferenceRule& rule_;
     const ColumnOrder& order_;
     Gathered gathered_;
@@ -219,11 +258,12 @@ struct ElementsFound {
     StreamStats stream;
     DifferenceStats stats;
     std::uint64_t different_chunks = 0;
+    std::uint64_t contradiction = kNowhere;  // ElementJob::contradiction()
 };
 
 Result<ElementsFound> elements_anywhere(ElementSource& a, ElementSource& b, std::size_t chunk_items,
-                                        std::span<const Range> chunks, const CompareOptions& options,
-                                        FieldResult& result) {
+                                        std::span<const Range> chunks, Digests digests,
+                                        const CompareOptions& options, FieldResult& result) {
     if (a.dtype() != b.dtype()) {
         if (options.device.use == DeviceUse::gpu) {
             return Error{ErrorCode::unsupported, std::string(dtype_name(a.dtype())) + " and " +
@@ -232,7 +272,8 @@ Result<ElementsFound> elements_anywhere(ElementSource& a, ElementSource& b, std:
         }
         result.device_reason = "numbers of two types are compared on the CPU";
         const ColumnOrder order(options.columns, scalars_per_item(a.dtype()));
-        ElementJob job(a, b, chunk_items, chunks, options.rule, order, worker_count(options.stream));
+        ElementJob job(a, b, chunk_items, chunks, Digests::unknown, options.rule, order,
+                       worker_count(options.stream));
         TWR_TRY(const StreamStats stats, run_slices(job, options.stream));
         return ElementsFound{stats, job.total(), job.different_chunks()};
     }
@@ -253,27 +294,38 @@ Result<ElementsFound> elements_anywhere(ElementSource& a, ElementSource& b, std:
             // Devices report the first places in the order of memory: the host looks for those that
             // are first row by row.
             if (order.matters() && stats.max_rel_at != kNowhere) {
-                ElementJob again(a, b, chunk_items, chunks, options.rule, order,
+                ElementJob again(a, b, chunk_items, chunks, Digests::unknown, options.rule, order,
                                  worker_count(options.stream));
                 TWR_CHECK(run_slices(again, options.stream));
                 order.take_places(again.total(), stats);
             }
-            return ElementsFound{found->outcome.stream, stats, found->different_chunks};
+            // Devices say nothing of single chunks.
+            const bool equal =
+                digests == Digests::differ_values && stats.different == 0 && stats.max_abs == 0;
+            return ElementsFound{found->outcome.stream, stats, found->different_chunks,
+                                 equal ? chunks.front().begin * chunk_items : kNowhere};
         }
         if (!falls_back(found.error(), options, device_before, result)) return std::move(found).error();
     }
-    ElementJob job(a, b, chunk_items, chunks, options.rule, order, worker_count(options.stream));
+    ElementJob job(a, b, chunk_items, chunks, digests, options.rule, order, worker_count(options.stream));
     TWR_TRY(const StreamStats stats, run_slices(job, options.stream));
-    return ElementsFound{stats, job.total(), job.different_chunks()};
+    return ElementsFound{stats, job.total(), job.different_chunks(), job.contradiction()};
 }
 
 Result<> run_elements(const FieldSide& a, const FieldSide& b, std::size_t chunk_items,
-                      std::span<const Range> chunks, const CompareOptions& options, FieldResult& result) {
+                      std::span<const Range> chunks, Digests digests, const CompareOptions& options,
+                      FieldResult& result) {
     const Stopwatch watch;
     TWR_CHECK(a.elements->prepare());
     TWR_CHECK(b.elements->prepare());
     TWR_TRY(const ElementsFound found,
-            elements_anywhere(*a.elements, *b.elements, chunk_items, chunks, options, result));
+            elements_anywhere(*a.elements, *b.elements, chunk_items, chunks, digests, options, result));
+    if (found.contradiction != kNowhere) {
+        return Error{ErrorCode::damaged,
+                     "from element " + std::to_string(found.contradiction) +
+                         " on the digests of both runs differ, and the data is equal: the data of one "
+                         "of them is not what was digested; twinrun verify finds which"};
+    }
     result.read = found.stats;
     result.io = found.stream.io;
     result.elements.ran = true;
@@ -385,7 +437,11 @@ Result<> run_staged(const FieldSide& a, const FieldSide& b, const CompareOptions
         if (a.elements == nullptr || b.elements == nullptr)
             return without_elements(a, open, proof, options, result);
         const std::size_t chunk_items = field.settings.chunk_bytes / item_bytes(field.dtype);
-        TWR_CHECK(run_elements(a, b, chunk_items, open, options, result));
+        const bool linear = field.settings.kind == DigestKind::linear;
+        const Digests digests = !proof.by_tree() ? Digests::unknown
+                                : linear         ? Digests::differ_values
+                                                 : Digests::differ;
+        TWR_CHECK(run_elements(a, b, chunk_items, open, digests, options, result));
     }
     return success();
 }
@@ -433,7 +489,7 @@ Result<> run_direct(const FieldSide& a, const FieldSide& b, const CompareOptions
         take_elements(*compared, result);
         return success();
     }
-    return run_elements(a, b, kSmallestChunk / item_bytes(dtype), asked, options, result);
+    return run_elements(a, b, kSmallestChunk / item_bytes(dtype), asked, Digests::unknown, options, result);
 }
 
 Result<> check_measure(const Measure& measure) {

@@ -298,6 +298,49 @@ TEST_F(CompareTest, MismatchesAreErrors) {
     EXPECT_FALSE(compare_field({source_a.get(), nullptr, 0}, {source_a.get(), nullptr, 0}, staged));
 }
 
+// Data that is equal where digests differ is not what was digested: an error, never "same".
+TEST_F(CompareTest, EqualDataBesideOtherDigestsIsAnError) {
+    std::mt19937_64 random(test_seed(16));
+    for (const auto kind : {DigestKind::linear, DigestKind::published}) {
+        for (const double atol : {1e-3, 0.0}) {
+            if (kind == DigestKind::published && atol == 0) continue;
+            for (const unsigned bits : {0U, 4U}) {
+                std::vector<float> a(50'000);
+                for (auto& x : a)
+                    x = static_cast<float>(random() % 1000);
+                std::vector<float> b = a;
+                const std::size_t at = random() % a.size();
+                b[at] += 1;
+                auto source_a = memory_of(DType::f32, a);
+                auto source_b = memory_of(DType::f32, b);
+                const auto metadata_a = index("a", *source_a, {atol, 0}, kind, kSmallestChunk, bits);
+                const auto metadata_b = index("b", *source_b, {atol, 0}, kind, kSmallestChunk, bits);
+                CompareOptions options;
+                options.rule.tolerance.atol = atol;
+                const auto compared = [&](ElementSource& x, ElementSource& y) {
+                    return compare_field({&x, metadata_a.get(), 0}, {&y, metadata_b.get(), 0}, options);
+                };
+                const auto intact = compared(*source_a, *source_b);
+                ASSERT_TRUE(intact) << intact.error().message;
+                EXPECT_EQ(intact->read.different, 1U);
+                // The changed data of one run, in both; and zeros, as from storage that lost it.
+                const std::vector<float> zeros(a.size());
+                const auto source_z = memory_of(DType::f32, zeros);
+                for (auto* same : {source_a.get(), source_b.get(), source_z.get()}) {
+                    const auto result = compared(*same, *same);
+                    ASSERT_FALSE(result);
+                    EXPECT_EQ(result.error().code, ErrorCode::damaged);
+                    const std::size_t chunk = kSmallestChunk / sizeof(float);
+                    EXPECT_NE(result.error().message.find("from element " +
+                                                          std::to_string(at / chunk * chunk) + " on"),
+                              std::string::npos)
+                        << result.error().message;
+                }
+            }
+        }
+    }
+}
+
 // A flipped bit anywhere in either metadata file is an error or changes nothing: never another verdict.
 TEST_F(CompareTest, FlippedBitsNeverChangeTheVerdict) {
     std::mt19937_64 random(test_seed(6));
