@@ -210,8 +210,18 @@ def compare_particles(
         for name in fields:
             found[name].add(*_compare_share(kind, name, m, found[name].sums, how))
     result = [_identity(kind, step, fates, totals, time.perf_counter() - begin)]
+    paired = not (fates.lost or fates.born or fates.doubled_a or fates.doubled_b)
     for name in fields:
-        if found[name].total is not None:
+        total, sums = found[name].total, found[name].sums
+        if total is None:
+            continue
+        # A row without a partner is in sums of its run alone.
+        error = (
+            sums.contradicted(total, f"{_at(step)}field {name!r}") if sums is not None and paired else None
+        )
+        if error is not None:
+            problems.append(error)
+        else:
             result.append(_shaped(kind, name, found[name], settings, step, fates.matched, begin, label_a))
     return result, problems, list(_notes(f"{_at(step)}{kind.key}", fates, in_order, label_a, label_b))
 

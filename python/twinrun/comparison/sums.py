@@ -159,6 +159,20 @@ class TwoSums:
             fix="index the data again",
         )
 
+    def contradicted(self, found: Found, what: str) -> DamagedFile | None:
+        """The error where sums differ though all elements that they are of are equal; None where they are not.
+
+        found: the comparison of all elements that were left open. Equal elements have equal digests.
+        """
+        read = found.result
+        if not self.core.count_open or read.different or read.max_abs_read:
+            return None
+        return DamagedFile(
+            f"{what}: sums of digests of both runs differ, and the data is equal: the data of one of them is not what "
+            "was digested",
+            fix="twinrun verify finds which",
+        )
+
     def result(self, found: Found, scalars: int, by_tree: int) -> Found:
         """Extends the result for the elements that were read to all elements.
 
@@ -224,6 +238,8 @@ def compare_placed(
         for of_run in (x, y) if left else ():
             of_run.check_data()
         part = compare_part(a, b, place, replace(settings, method="direct"), left, progress)
+        if left and (error := sums.contradicted(part.found, f"field {a.name!r}")) is not None:
+            raise error
         found = _read_by_parts(part.found, 2 * sum(n for _, n in left) * a.itemsize // pair)
         part.found = sums.result(found, wanted, by_tree)
         part.first = asked[0][0] if asked else 0
