@@ -289,27 +289,24 @@ void Intake::leave_on_devices(PendingStep& step, const OnDevices& fields,
     step.device_memory = staged;
 }
 
-// Digests the arrays, and leaves their residues on the device, for the recorder. false: there is
-// not enough memory for them there.
-Result<bool> Intake::leave_residues(const std::shared_ptr<PendingStep>& step, const OnDevices& fields,
-                                    std::span<const DeviceArray> arrays,
-                                    std::vector<BuiltField>& built) const {
-    const auto is_short = [](const Error& e) { return e.code == ErrorCode::out_of_memory; };
+// Digests the arrays, and leaves their residues on the device, for the recorder. false: that cannot
+// be, for want of memory or whatever fails there. Residues that come to the host need less of it.
+bool Intake::leave_residues(const std::shared_ptr<PendingStep>& step, const OnDevices& fields,
+                            std::span<const DeviceArray> arrays, std::vector<BuiltField>& built) {
     auto started = StartedSketches::start_with_residues(fields.metadata, {arrays.begin(), arrays.end()});
-    if (!started && is_short(started.error())) return false;
-    if (!started) return std::move(started).error();
-    TWR_TRY(DeviceResidues residues, (*started)->bring_but_residues(built));
-    auto checksums = residue_checksums(residues, fields.metadata);
-    if (!checksums && is_short(checksums.error())) return false;
-    if (!checksums) return std::move(checksums).error();
+    if (!started) return false;
+    auto residues = (*started)->bring_but_residues(built);
+    if (!residues) return false;
+    auto checksums = residue_checksums(*residues, fields.metadata);
+    if (!checksums) return false;
     RecordedResidues left;
     left.places.resize(step->layout->fields.size());
     left.checksums.resize(step->layout->fields.size());
     for (std::size_t i = 0; i < fields.numbers.size(); ++i) {
-        left.places[fields.numbers[i]] = residues.places[i];
+        left.places[fields.numbers[i]] = residues->places[i];
         left.checksums[fields.numbers[i]] = std::move((*checksums)[i]);
     }
-    left.on_device = std::move(residues);
+    left.on_device = std::move(*residues);
     step->left = std::move(left);
     return true;
 }
@@ -361,7 +358,7 @@ Result<> Intake::take_devices(const std::shared_ptr<PendingStep>& step, const On
     if (step->residues_stay) {
         // Where the stage could not take the arrays, the data comes to the host, too.
         if (copied || ring_ == nullptr) {
-            TWR_TRY(left, leave_residues(step, fields, copied ? staged->copies : fields.arrays, built));
+            left = leave_residues(step, fields, copied ? staged->copies : fields.arrays, built);
         }
         if (!left) pipeline_.charge(*step, step->layout->residue_bytes);
     }

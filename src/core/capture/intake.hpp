@@ -72,8 +72,8 @@ class Intake {
     Result<> read_order(std::vector<CapturedField>& fields);
     Result<> submit_residues(const std::shared_ptr<PendingStep>& step, std::size_t field,
                              std::uint64_t offset, std::span<const std::byte> bytes, double& waited);
-    Result<bool> leave_residues(const std::shared_ptr<PendingStep>& step, const OnDevices& fields,
-                                std::span<const DeviceArray> arrays, std::vector<BuiltField>& built) const;
+    static bool leave_residues(const std::shared_ptr<PendingStep>& step, const OnDevices& fields,
+                               std::span<const DeviceArray> arrays, std::vector<BuiltField>& built);
     void leave_on_devices(PendingStep& step, const OnDevices& fields,
                           const std::shared_ptr<StagedArrays>& staged) const;
     // Memory of one thread, from piece to piece.
