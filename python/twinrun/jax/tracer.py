@@ -296,12 +296,12 @@ class Trace:
         own: tuple[str, Sequence[Slot]] = ("", ()),
     ) -> None:
         """own: facts of what is called, and slots of what it has besides."""
-        slots, arrays = slots_of(parameters, "", "parameter", static=True)
+        slots, arrays = slots_of(parameters, "", "parameter")
         slots = [slot._replace(name=slot.name.removeprefix(".")) for slot in slots]
         slots += own[1]
         structure = own[0]
         for front, given in (("arg", args), ("kwarg", kwargs)):
-            more, found = slots_of(given, front, taken=slots, static=True)
+            more, found = slots_of(given, front, taken=slots)
             slots, arrays = [*slots, *more], [*arrays, *found]
             structure += structure_of(given, front, out=False)
         self._seen("_take_entry", (name, kind, structure), slots, arrays)

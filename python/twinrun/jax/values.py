@@ -4,7 +4,7 @@ known without them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -12,7 +12,8 @@ import numpy as np
 
 from ..runs.gaps import NOT_LOOKED_INTO
 from ..runs.plain_values import SAID, text_of
-from ..runs.structure import CLASS, WEAK, Fact, built, lines
+from ..runs.structure import CLASS, WEAK, Fact, built, lines, texts_of
+from .static_data import key_of, nodes_of, static_of
 
 __all__ = [
     "Missing",
@@ -53,12 +54,12 @@ class Slot(NamedTuple):
 
 
 def slots_of(
-    tree: Any, front: str, role: str = "value", taken: Iterable[Slot] = (), *, static: bool = False
+    tree: Any, front: str, role: str = "value", taken: Iterable[Slot] = ()
 ) -> tuple[list[Slot], list[Any]]:
     """(slots, arrays of JAX for a callback) of a tree. Never raises. An object that is not looked into has a
-    setting in its place, which says so.
+    setting in its place, which says so. Fields that JAX takes for a part of the tree's type are values, too.
 
-    taken: slots whose names are in use. static: so have fields that JAX takes for a part of the tree's type.
+    taken: slots whose names are in use.
     """
     names = {slot.name for slot in taken}
     slots: list[Slot] = []
@@ -81,7 +82,7 @@ def slots_of(
         add(front, Missing(f"{type(e).__name__}: {e}"))
         return slots, arrays
     for path, leaf in found:
-        name = ".".join([front, *(str(_key(k)) for k in path)])
+        name = ".".join([front, *(str(key_of(k)) for k in path)])
         try:
             if isinstance(leaf, jax.Array):
                 kind, array = _array(leaf)
@@ -95,20 +96,26 @@ def slots_of(
                 add(name, Text(NOT_LOOKED_INTO), "setting")
         except Exception as e:  # the program must not fail because of its trace
             add(name, Missing(f"{type(e).__name__}: {e}"))
-    if static and _has_static(tree):
-        add(f"{front}@static", Text(NOT_LOOKED_INTO), "setting")
+    for name, text in _static(tree, front):
+        if text is None:
+            add(name, Text(NOT_LOOKED_INTO), "setting")
+        else:
+            add(name, Text(text))
     return slots, arrays
 
 
 def leaves_of(tree: Any, front: str) -> dict[str, Any]:
-    """{name: leaf} of a tree, by the names of its slots; copies of what can be written. Never raises."""
+    """{name: leaf} of a tree, by the names of its slots; copies of what can be written; a `Text` for a static
+    field. Never raises.
+    """
     if _holds_itself(tree):
         return {}
     try:
         found = jax.tree_util.tree_flatten_with_path(tree)[0]
     except Exception:
         return {}
-    return {".".join([front, *(str(_key(k)) for k in path)]): _kept(leaf) for path, leaf in found}
+    leaves = {".".join([front, *(str(key_of(k)) for k in path)]): _kept(leaf) for path, leaf in found}
+    return {**leaves, **{name: Text(text) for name, text in _static(tree, front) if text is not None}}
 
 
 def _holds_itself(tree: Any) -> bool:
@@ -144,6 +151,9 @@ def slots_of_changed(
         was = before.get(name)
         if name in before and (leaf is was or _unwritten(leaf, was)):
             continue
+        if isinstance(leaf, Text):
+            slots.append(Slot(name, role, leaf))
+            continue
         more, found = slots_of(leaf, name, role, [*taken, *slots])
         slots, arrays = [*slots, *more], [*arrays, *found]
     gone = sorted(before.keys() - after.keys())
@@ -155,26 +165,15 @@ def _unwritten(leaf: Any, was: Any) -> bool:
     if isinstance(leaf, np.ndarray) and type(leaf) is type(was):
         same = (leaf.dtype, leaf.shape) == (was.dtype, was.shape) and leaf.dtype != object
         return same and leaf.tobytes() == was.tobytes()
-    return isinstance(leaf, _WRITABLE) and type(leaf) is type(was) and bool(leaf == was)
+    return isinstance(leaf, (*_WRITABLE, Text)) and type(leaf) is type(was) and bool(leaf == was)
 
 
-def _has_static(tree: Any) -> bool:
-    """Whether a tree has nodes that hold more than leaves: static fields, as of a module of flax.nnx."""
+def _static(tree: Any, front: str) -> list[tuple[str, str | None]]:
+    """What nodes of a tree hold besides their leaves, by names of values; None for what is not known."""
     try:
-        return _node_has_static(jax.tree_util.tree_structure(tree))
+        return [(f"{name}@static", text) for node in nodes_of(tree, front) for name, text in static_of(node)]
     except Exception:  # not known
-        return True
-
-
-def _node_has_static(structure: Any) -> bool:
-    data = structure.node_data()
-    if data is None:  # a leaf
-        return False
-    kind, static = data
-    nothing = static is None or (isinstance(static, tuple) and not static)
-    # What these hold besides their leaves are names, which the leaves have too.
-    named = issubclass(kind, (list, tuple, Mapping))
-    return not (nothing or named) or any(map(_node_has_static, structure.children()))
+        return [(f"{front}@static", None)]
 
 
 def structure_of(tree: Any, front: str, *, out: bool) -> str:
@@ -185,16 +184,16 @@ def structure_of(tree: Any, front: str, *, out: bool) -> str:
     try:
         # The arguments of each call have a tuple and a mapping of their own.
         found += [fact for fact in built(front, tree) if fact[:2] not in _CALLS]
+        told = {name for name, _, _ in found}
+        for node in nodes_of(tree, front):
+            if node.name not in told:
+                found += texts_of(node.value, node.name)
         for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
-            if isinstance(leaf, jax.Array) and leaf.weak_type:
-                found.append((".".join([front, *(str(_key(k)) for k in path)]), WEAK, "True"))
+            if isinstance(leaf, jax.Array) and getattr(leaf, "weak_type", False):  # a typed key has none
+                found.append((".".join([front, *(str(key_of(k)) for k in path)]), WEAK, "True"))
         return lines(found, out)
     except Exception:  # the program must not fail because of its trace
         return lines([(front, "structure", "not known")], out)
-
-
-def _key(step: Any) -> object:
-    return getattr(step, "key", getattr(step, "idx", getattr(step, "name", step)))
 
 
 def _array(leaf: jax.Array) -> tuple[str, jax.Array]:
