@@ -26,6 +26,7 @@ from ..remote import object_of, store_of
 from .archives import Archive, first_member
 from .attributes import MEANING, add_attribute, note_meaning
 from .blocks import BandCache, BandReader, Box
+from .compressed import guard_numcodecs
 from .element_types import ITEMSIZE, dtype_of, storage_dtype, unit_of
 from .facts import DIMENSIONS, codes, encoded, shown
 from .files import file_size, open_regular, read_exact, reading
@@ -696,6 +697,7 @@ def _package_array(store: _Store, key: str) -> Any:
     """Opens an array by the zarr package. Raises MissingPackage, and any exception of the package."""
     try:
         package = importlib.import_module("zarr")
+        guard_numcodecs()
         if isinstance(store, Objects):
             backing = package_store(store)
         elif isinstance(store, _Zip) and object_of(store.path) is not None:

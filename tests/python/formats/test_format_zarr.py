@@ -277,3 +277,62 @@ def test_a_damaged_zip_store(tmp_path):
         file.writestr("zarr.json", "{")
     with pytest.raises(DamagedFile):
         open_file(tmp_path / "x.zip")
+
+
+def codecs_of_version(version):
+    """Compressors of the zarr package, by name, as its `create_array` takes them."""
+    numcodecs = pytest.importorskip("numcodecs")
+    if version == 3:
+        codecs = pytest.importorskip("zarr.codecs")
+        made = {f"Blosc {name}": {"compressors": codecs.BloscCodec(cname=name)} for name in ("lz4", "zstd")}
+        inner = {"compressors": codecs.BloscCodec(cname="lz4"), "shards": (100, 37)}
+        return made | {"Zstd": {"compressors": codecs.ZstdCodec()}, "Blosc in shards": inner}
+    made = {}
+    for name in ("blosclz", "lz4", "lz4hc", "zlib", "zstd"):
+        for shuffle in (0, 1, 2):
+            made[f"Blosc {name} {shuffle}"] = {"compressors": numcodecs.Blosc(name, shuffle=shuffle)}
+    for name in ("LZ4", "Zstd", "Zlib", "GZip", "BZ2", "LZMA"):
+        made[name] = {"compressors": getattr(numcodecs, name)()}
+    filters = [numcodecs.Delta("i8"), numcodecs.Shuffle(8)]
+    made["filters"] = {"compressors": numcodecs.Blosc("lz4"), "filters": filters}
+    made["Blosc as a filter"] = {"compressors": None, "filters": [numcodecs.Blosc("lz4")]}
+    made["checksum"] = {"compressors": numcodecs.CRC32()}
+    return made
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_cut_and_longer_chunks_give_no_other_numbers(zarr, tmp_path, version):
+    rng = np.random.default_rng(0)
+    values = [rng.integers(0, 10**6, (100, 37)), rng.integers(0, 1 << 62, (100, 37)), np.zeros((100, 37), "i8")]
+    for number, (name, settings_of) in enumerate(codecs_of_version(version).items()):
+        for which, array in enumerate(values[: 3 if version == 2 else 2]):
+            path = tmp_path / f"{number}-{which}.zarr"
+            group = zarr.open_group(path, mode="w", zarr_format=version)
+            group.create_array("x", data=array, chunks=(50, 37), config={"write_empty_chunks": True}, **settings_of)
+            chunks = sorted(p for p in (path / "x").rglob("*") if p.is_file() and p.name[0] not in ".z")
+            whole = chunks[-1].read_bytes()
+            for cut in (*range(-8, 0), *range(1, 9)):
+                chunks[-1].write_bytes(whole[:cut] if cut < 0 else whole + bytes(range(1, cut + 1)))
+                try:
+                    with open_file(path) as content:
+                        found = content.fields["x"].read(0, array.size).reshape(array.shape)
+                except FormatError as problem:
+                    assert "field 'x'" in str(problem), (name, cut, problem)
+                    continue
+                np.testing.assert_array_equal(found, array, err_msg=f"{name}, {cut}")
+
+
+def test_a_cut_chunk_in_a_shard(zarr, tmp_path):
+    codecs = pytest.importorskip("zarr.codecs")
+    array = np.random.default_rng(0).integers(0, 10**6, (100, 37))
+    group = zarr.open_group(tmp_path / "x.zarr", mode="w", zarr_format=3)
+    group.create_array(
+        "x", data=array, chunks=(50, 37), shards=(100, 37), compressors=codecs.BloscCodec(cname="lz4")
+    )
+    path = tmp_path / "x.zarr" / "x" / "c" / "0" / "0"
+    whole = path.read_bytes()
+    index = np.frombuffer(whole[-36:-4], "<u8").reshape(2, 2).copy()
+    index[0, 1] -= 1  # the size of the first chunk
+    path.write_bytes(whole[:-36] + index.tobytes() + crc32c(index.tobytes()).to_bytes(4, "little"))
+    with open_file(tmp_path / "x.zarr") as content, pytest.raises(DamagedFile, match="its header says"):
+        content.fields["x"].read(0, array.size)
