@@ -7,6 +7,7 @@ src/core/capture/session.hpp.
 from __future__ import annotations
 
 import os
+import sys
 import time
 import warnings
 import weakref
@@ -35,6 +36,7 @@ from ..urls import is_url, without_secrets
 from .facts import CaptureFacts, Divergence, divergence_of
 from .record_options import RecordOptions, offer_packing_library
 from .session_settings import bucket_tier, set_places, set_record
+from .shared_memory import Memory, check_fits
 from .taken import in_words
 
 if TYPE_CHECKING:
@@ -608,7 +610,7 @@ class Run:
             A checksum does not fit.
         TwinrunError
             The run is closed, an array is read-only or a scalar of numpy, or the step has no field of a
-            name.
+            name. Or arrays share memory, as tied weights do, and the step has other values for each of them.
 
         Notes
         -----
@@ -622,10 +624,22 @@ class Run:
         if absent := [name for name in fields if name not in described]:
             session.stored_fields(number, absent)  # says so
         masks = self._masks(number, fields, described)
+        targets = {name: writable(name, array) for name, array in fields.items()}
+
+        def read(name: str) -> np.ndarray:
+            values = self._empty(described[name])
+            session.restore(number, [_into(name, described[name], values)])
+            return (
+                values.T
+                if isinstance(targets[name], DeviceArrayView) and described[name].fortran_order
+                else values
+            )
+
+        check_fits(filter(None, (_memory(n, t, described[n]) for n, t in targets.items())), read)
         for name, array in fields.items():
             stored = described[name]
             _check_unit(name, array, session, number)
-            target = writable(name, array)
+            target = targets[name]
             keep.append(target)
             if isinstance(target, DeviceArrayView):
                 entries.append(captured_field(name, target))
@@ -649,6 +663,8 @@ class Run:
             into[...] = values.view(into.dtype.newbyteorder("="))
         for masked, mask in masks:
             masked.mask = mask
+        for array in fields.values():
+            _changed(array)
         del keep
 
     def _masks(
@@ -737,6 +753,39 @@ class RankRun(Run):
 
     def _begun(self, settings: _core.SessionSettings) -> _core.Session:
         return _core.Session(self._path, settings, python_facts(), self._turns)
+
+
+def _memory(
+    name: str, target: tuple[np.ndarray, str] | DeviceArrayView, stored: _core.StoredField
+) -> Memory | None:
+    """Where an array lies; None for one that the step does not fit into, which is refused elsewhere."""
+    shape = tuple(stored.shape)
+    if isinstance(target, DeviceArrayView):
+        if (target.dtype, tuple(target.shape)) != (stored.dtype, shape):
+            return None
+        item = np.dtype(storage_dtype(stored.dtype)).itemsize
+        dense, strides = item, []
+        for n in reversed(shape):
+            strides.append(dense)
+            dense *= n
+        return Memory(name, target.device, target.address, shape, tuple(reversed(strides)), item)
+    into, dtype = target
+    if dtype != stored.dtype or into.shape != (shape[::-1] if stored.fortran_order else shape):
+        return None
+    address = into.__array_interface__["data"][0]
+    return Memory(name, -1, address, into.shape, into.strides, into.itemsize)
+
+
+def _changed(array: object) -> None:
+    """Tells PyTorch that a tensor was written: what autograd kept of it is not what it was."""
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(array, torch.Tensor):
+        return
+    try:
+        with torch.no_grad():
+            array.detach().as_strided((0,), (1,)).zero_()
+    except RuntimeError:  # a tensor of inference mode has no count of its changes
+        pass
 
 
 def _into(name: str, stored: _core.StoredField, array: np.ndarray) -> _core.CapturedField:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..capture.shared_memory import Memory, check_fits
 from ..errors import Incomparable, TwinrunError
 from ..formats.element_types import unit_of
 from ..formats.texts import SUFFIX
@@ -86,6 +87,19 @@ class Restoration:
         for name, value in own.items():
             self._check_own(name, value, known, name in in_place)
         self._check_fixed("", self._fields)
+        boxes = {p.name: (p.local, p) for p in self._parts} | {
+            n: (into, ref) for n, (into, ref) in self._own.items()
+        }
+
+        def read(name: str) -> np.ndarray:
+            into, of = boxes[name]
+            return (
+                values_of(of)
+                if isinstance(of, FieldRef)
+                else self._boxes.read(name, of.offset, tuple(into.shape))
+            )
+
+        check_fits([_memory(name, into) for name, (into, _) in boxes.items()], read)
 
     def _check_fixed(self, name: str, what: Any) -> None:
         """Raises TwinrunError where a tuple that nothing holds would have to get another number."""
@@ -269,6 +283,15 @@ def _check_target(name: str, into: Any) -> None:
     check_places(name, into.shape, into.strides)
     if not into.flags.writeable:
         raise TwinrunError("is read-only", where=name, fix="give an array that can be written")
+
+
+def _memory(name: str, into: Any) -> Memory:
+    if isinstance(into, torch.Tensor):
+        item = into.element_size()
+        strides = tuple(s * item for s in into.stride())
+        return Memory(name, str(into.device), into.data_ptr(), tuple(into.shape), strides, item)
+    address = into.__array_interface__["data"][0]
+    return Memory(name, "cpu", address, into.shape, into.strides, into.itemsize)
 
 
 def _put(into: Any, values: np.ndarray) -> None:

@@ -1,0 +1,114 @@
+"""Restoring into arrays that share memory: it is what the step has, or an error before anything is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import twinrun
+from twinrun.capture.shared_memory import Memory, check_fits
+from twinrun.errors import TwinrunError
+
+
+def memory(name: str, x: np.ndarray) -> Memory:
+    return Memory(name, -1, x.__array_interface__["data"][0], x.shape, x.strides, x.itemsize)
+
+
+@st.composite
+def views(draw, buffer: np.ndarray) -> np.ndarray:
+    """Any view of a buffer: also one that overlaps itself."""
+    shape = draw(st.lists(st.integers(0, 3), max_size=3))
+    strides = [draw(st.integers(-3, 3)) * buffer.itemsize for _ in shape]
+    low = sum(min(0, (n - 1) * s) for n, s in zip(shape, strides, strict=True) if n)
+    high = sum(max(0, (n - 1) * s) for n, s in zip(shape, strides, strict=True) if n)
+    first, last = -low // buffer.itemsize, buffer.size - 1 - high // buffer.itemsize
+    at = draw(st.integers(first, max(first, last)))
+    return np.lib.stride_tricks.as_strided(buffer[at:], shape, strides)
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_arrays_fit_where_writing_all_gives_all(data) -> None:
+    buffer = np.zeros(40, np.int32)
+    arrays = {str(n): data.draw(views(buffer)) for n in range(data.draw(st.integers(1, 3)))}
+    # Often what one memory can hold.
+    source = np.arange(40, dtype=np.int32) if data.draw(st.booleans()) else np.zeros(40, np.int32)
+    base = buffer.__array_interface__["data"][0]
+    values = {}
+    for name, x in arrays.items():
+        at = (x.__array_interface__["data"][0] - base) // 4
+        values[name] = np.lib.stride_tricks.as_strided(source[at:], x.shape, x.strides).copy()
+        if data.draw(st.integers(0, 3)) == 0 and x.size:
+            values[name].reshape(-1)[data.draw(st.integers(0, x.size - 1))] += 1
+    for name, x in arrays.items():
+        for at in np.ndindex(x.shape):
+            x[at] = values[name][at]
+    fits = all(np.array_equal(x, values[name]) for name, x in arrays.items())
+    try:
+        check_fits([memory(n, x) for n, x in arrays.items()], lambda name: values[name])
+        assert fits
+    except TwinrunError:
+        assert not fits
+
+
+def captured(path: Path, **fields: np.ndarray) -> twinrun.Run:
+    with twinrun.Run(path) as run:
+        run.capture(1, fields)
+    return twinrun.Run(path, existing="append")
+
+
+def test_one_array_under_two_names(tmp_path: Path) -> None:
+    x = np.arange(6.0).reshape(2, 3)
+    target, other = np.full((2, 3), -1.0), np.full(3, -1.0)
+    with captured(tmp_path / "tied", a=x, b=x, c=x[0]) as run:
+        run.restore(1, {"a": target, "b": target, "c": other})
+        assert np.array_equal(target, x) and np.array_equal(other, x[0])
+    target[:], other[:] = -1, -1
+    with (
+        captured(tmp_path / "own", a=x, b=x + 1, c=x[0]) as run,
+        pytest.raises(TwinrunError, match=r"shares the memory of '.*', and the step has other values there"),
+    ):
+        run.restore(1, {"c": other, "a": target, "b": target})
+    assert (target == -1).all() and (other == -1).all()
+
+
+def test_views_of_one_buffer(tmp_path: Path) -> None:
+    u = np.arange(36.0).reshape(6, 6)
+    with captured(tmp_path / "u", whole=u, inner=u[1:-1, 1:-1], columns=np.asfortranarray(u)) as run:
+        back = np.zeros((6, 6))
+        run.restore(1, {"whole": back, "inner": back[1:-1, 1:-1], "columns": back})
+        assert np.array_equal(back, u)
+        with pytest.raises(TwinrunError, match="shares the memory of '(whole|inner)'"):
+            run.restore(1, {"whole": back, "inner": back[2:, 2:]})
+        assert np.array_equal(back, u)
+
+
+def test_an_array_that_overlaps_itself(tmp_path: Path) -> None:
+    with captured(tmp_path / "w", w=np.arange(4.0).reshape(2, 2), h=np.array([[0.0, 1], [1, 2]])) as run:
+        place = np.lib.stride_tricks.as_strided(np.zeros(3), (2, 2), (8, 8))
+        with pytest.raises(TwinrunError, match="memory among its elements"):
+            run.restore(1, {"w": place})
+        assert not place.any()
+        run.restore(1, {"h": place})  # of a Hankel matrix, which fits
+        assert place.tolist() == [[0, 1], [1, 2]]
+
+
+def test_autograd_is_told(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    with captured(tmp_path / "w", w=np.array([100.0], np.float32)) as run:
+        w = torch.tensor([2.0], requires_grad=True)
+        y = (w * w).sum()
+        run.restore(1, {"w": w})
+        assert w.tolist() == [100.0] and w.grad is None
+        with pytest.raises(RuntimeError, match="modified by an in"):
+            y.backward()
+        with torch.inference_mode():
+            frozen = torch.zeros(1)
+        run.restore(1, {"w": frozen})
+        assert frozen.tolist() == [100.0]
+        (w * w).sum().backward()
+        assert w.grad.tolist() == [200.0]
