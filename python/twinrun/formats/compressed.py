@@ -1,7 +1,7 @@
 """Whether compressed bytes are whole, from the lengths that they state themselves.
 
 Several libraries take these lengths for true: of a chunk that was cut short they read the memory behind it,
-and give numbers that no file holds.
+and give numbers that no file holds. Nothing of the package is imported: `xarray_worker` is not in it.
 
 Sources: https://github.com/Blosc/c-blosc (README_CHUNK_FORMAT.rst), https://www.rfc-editor.org/rfc/rfc8878
 (Zstandard), https://github.com/HDFGroup/hdf5_plugins (LZ4), https://github.com/kiyo-masui/bitshuffle.
@@ -13,12 +13,21 @@ import importlib
 import struct
 from typing import Any
 
-__all__ = ["NotWhole", "check_bitshuffle", "check_blosc", "check_lz4", "check_zstd", "guard_numcodecs"]
+__all__ = [
+    "NotWhole",
+    "check_bitshuffle",
+    "check_blosc",
+    "check_bzip2",
+    "check_lz4",
+    "check_zstd",
+    "guard_numcodecs",
+]
 
 _BLOSC_HEADER = 16
 _COPIED = 2  # flag of Blosc: the bytes are as they were
 _NEWEST_BLOSC = 2  # version of the format of c-blosc 1
 _ZSTD = 0xFD2FB528
+_BZIP2_END = 0x177245385090
 
 
 class NotWhole(ValueError):
@@ -104,6 +113,13 @@ def check_zstd(data: bytes | memoryview) -> None:
         whole = False
     if not whole:
         raise NotWhole(f"Zstandard: its frame does not end where its {len(data)} bytes do")
+
+
+def check_bzip2(data: bytes | memoryview) -> None:
+    """As `check_blosc`, for bzip2: its last bits are a mark and a checksum of 32 bits, then up to 7 zeros."""
+    end = int.from_bytes(data[-11:], "big")
+    if not any(end >> 32 + pad & (1 << 48) - 1 == _BZIP2_END for pad in range(8)):
+        raise NotWhole(f"bzip2: {len(data)} bytes that do not end with its mark")
 
 
 def guard_numcodecs() -> None:

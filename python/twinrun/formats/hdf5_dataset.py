@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DamagedFile, FormatError, MissingFile, MissingPackage, Unsupported
@@ -13,9 +14,11 @@ from .blocks import BandReader, Box
 from .element_types import dtype_of, storage_dtype, unit_of
 from .facts import codes
 from .files import file_size, open_regular, read_exact, reading
+from .hdf5_chunks import ChunkCheck
 from .hdf5_places import creation_list, file_beside, misplaced_file
 from .hdf5_types import (
     NotNumeric,
+    check_booleans,
     enum_names,
     file_dtype,
     has_unused_bits,
@@ -26,6 +29,7 @@ from .hdf5_types import (
     tagged_dtype,
     type_name,
     type_text,
+    with_bytes,
 )
 from .layout import Decoded, Stored, array_fields
 from .model import Field, checked_shape, decoded, repeated, unreadable
@@ -55,6 +59,7 @@ class Dataset:
         self.shape = (0,) if dataset.shape is None else tuple(int(n) for n in dataset.shape)
         elsewhere = object_of(walker.path) is not None
         self.path = walker.path if elsewhere else os.fspath(dataset.file.filename)
+        self.check_chunks = ChunkCheck(self.h5py, dataset, self.plist)
 
     def add(self) -> None:
         """Adds the fields and facts of the dataset."""
@@ -83,13 +88,37 @@ class Dataset:
         elif problem is None and not empty:
             problem = self.decoding_problem(tid)
         if empty or source is not None:
-            fields, skipped = array_fields(self.label, kind, self.shape, source or Stored(self.path, 0))
+            fields, skipped = self.stored_fields(kind, source or Stored(self.path, 0))
         else:
             fields, skipped = self.decoded_fields(kind, problem)
         for field in fields:
             field.null = self.dataset.shape is None
             content.add(field)
         content.skipped += skipped
+
+    def stored_fields(
+        self, kind: np.dtype, source: Stored | Decoded
+    ) -> tuple[list[Field], list[tuple[str, str]]]:
+        """Fields, and skipped parts, of elements that lie in the file as in memory.
+
+        Booleans are read here and not by the core, which takes all bytes but 0 for true.
+        """
+        booleans = {label for label, _, leaf, _ in leaves(self.label, kind, (), ()) if leaf.kind == "b"}
+        fields, skipped = array_fields(self.label, with_bytes(kind) if booleans else kind, self.shape, source)
+        return [self.boolean(f) if f.name in booleans else f for f in fields], skipped
+
+    def boolean(self, numbers: Field) -> Field:
+        """The field of booleans of a field of i8."""
+        if not numbers.size:
+            return replace(numbers, dtype="bool")
+
+        def read(first: int, count: int) -> np.ndarray:
+            values = numbers.elements(first, count)
+            check_booleans(values, f"dataset {self.label!r}", self.path)
+            return values.view(np.bool_)
+
+        checked = decoded(numbers.name, "bool", numbers.size, self.path, read)
+        return replace(numbers, dtype="bool", extents=None, read=checked, reads_anywhere=True)
 
     def say(self, tid: Any) -> None:
         """Adds what HDF5 records about a dataset beside its elements: type, names of an enumeration, fill
@@ -345,6 +374,7 @@ class Dataset:
                 return np.zeros([s.stop - s.start for s in box], native)
             # The axes of array elements follow those of the dataset. HDF5 always reads them whole.
             outer = box[: len(box) - inner] if box else ()
+            self.check_chunks(outer)
             part = np.asarray(dataset[outer])
             for member in members[1:]:
                 part = part[member]
@@ -353,6 +383,8 @@ class Dataset:
                 part = part[cut]
             if part.dtype.kind in "mM":
                 part = part.view("i8")
+            if native.kind == "b":
+                check_booleans(part, f"dataset {self.label!r}", self.path)
             return part.astype(native, copy=False)
 
         return BandReader(shape, chunks, native, read_box, walker.cache)
@@ -372,6 +404,7 @@ class _Elements:
             owner.path,
         )
         self._label, self._members, self._tid = label, members, tid
+        self._check_chunks = owner.check_chunks
         self._plain = plain_dtype(tid)
         self._file_type = self._type_as_stored()
 
@@ -388,6 +421,7 @@ class _Elements:
         """The elements of a box, one in each row."""
         if not self._walker.file:
             raise FormatError("the file was closed", where=self._path)
+        self._check_chunks(box)
         count = math.prod(s.stop - s.start for s in box)
         return self._by_h5py(box, count) if self._file_type is None else self._as_stored(box, count)
 

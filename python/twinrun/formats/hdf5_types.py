@@ -111,6 +111,35 @@ def enum_names(h5py: Any, tid: Any) -> dict[str, int] | None:
     }
 
 
+def with_bytes(kind: np.dtype) -> np.dtype:
+    """A type with int8 in the place of booleans."""
+    if kind.subdtype is not None:
+        return np.dtype((with_bytes(kind.subdtype[0]), kind.subdtype[1]))
+    if kind.names is not None:
+        members = [kind.fields[name][:2] for name in kind.names]  # type: ignore[index]
+        return np.dtype(
+            {
+                "names": list(kind.names),
+                "formats": [with_bytes(member) for member, _ in members],
+                "offsets": [offset for _, offset in members],
+                "itemsize": kind.itemsize,
+            }
+        )
+    return np.dtype(np.int8) if kind.kind == "b" else kind
+
+
+def check_booleans(values: np.ndarray, what: str, where: str) -> None:
+    """Raises DamagedFile if a boolean, as h5py gives it, is neither FALSE nor TRUE.
+
+    HDF5 shows the number that is stored. As booleans, two such numbers would be the same.
+    """
+    raw = np.ascontiguousarray(values).view(np.int8)
+    odd = raw[(raw != 0) & (raw != 1)]
+    if odd.size:
+        message = f"{what}: an element is {int(odd.flat[0])}, which is neither FALSE (0) nor TRUE (1)"
+        raise DamagedFile(message, where=where)
+
+
 def tagged_dtype(h5py: Any, tid: Any) -> np.dtype | None:
     """The numpy type of elements that contain opaque bytes with a tag; None for other elements, and if they
     contain pointers.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -32,6 +34,8 @@ def opened(
     import xarray
 
     groups, notes = _groups(xarray, request["path"], request["engine"])
+    if "numcodecs" in sys.modules:  # the engine reads Zarr, and decodes chunks when they are read
+        _guard_numcodecs()
     _open.extend(groups.values())
     skipped: list[tuple[str, str]] = []
     found: dict[str, Any] = {}
@@ -83,6 +87,16 @@ def _texts(np: Any, variable: Any, first: int, count: int) -> list[str]:
         value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
         for value in chosen.tolist()
     ]
+
+
+def _guard_numcodecs() -> None:
+    """Calls `compressed.guard_numcodecs`. The process has no package to import it from."""
+    place = os.path.join(os.path.dirname(__file__), "compressed.py")
+    spec = importlib.util.spec_from_file_location("compressed", place)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.guard_numcodecs()
 
 
 def _groups(xarray: Any, path: str, engine: str | None) -> tuple[dict[str, Any], list[str]]:

@@ -53,7 +53,12 @@ def test_every_type_order_and_shape(tmp_path, layout):
     cache = {"cache": 1 << 30} if layout == "big cache" else {}
     with open_file(tmp_path / "x.h5", **cache) as content:
         assert content.format == "hdf5" and not content.skipped
-        check_content(content, arrays, in_extents=True if layout == "contiguous" else None)
+        check_content(content, arrays)
+        if layout == "contiguous":  # booleans are checked while they are read, unless there are none
+            for name, array in arrays.items():
+                assert (content.fields[name].extents is not None) == (
+                    array.dtype.kind != "b" or not array.size
+                )
         field = content.fields["group5/f4_l"]
         assert (field.extents is None) == (layout != "contiguous")
         for code, name in CODES.items():
@@ -134,7 +139,8 @@ def test_members_of_compound_types(tmp_path):
         expected |= {"mixed.x": mixed["x"], "mixed_chunked.x": mixed["x"]}
         check_content(content, expected)
         assert content.fields["plain.x"].extents[0].stride == kind.itemsize
-        assert content.fields["plain.in.flag"].extents is not None
+        assert content.fields["plain.in.u"].extents is not None
+        assert content.fields["plain.in.flag"].extents is None  # a boolean
         assert content.fields["mixed.x"].extents is None  # HDF5 does not tell where its elements lie
         assert content.fields["packed.x"].extents is None
         assert not content.skipped
@@ -641,3 +647,80 @@ def test_a_null_dataspace_is_called_one(tmp_path: Path) -> None:
     (line,) = (line for line in command("show", a).out.splitlines() if line.startswith("x "))
     assert line.split()[:3] == ["x", "f32", "null"]
     assert command("compare", a, a).status == 0
+
+
+def filters_that_trust_lengths():
+    """Settings of `create_dataset` by name."""
+    plugin = pytest.importorskip("hdf5plugin")
+    made = {f"Blosc {name}": plugin.Blosc(cname=name) for name in ("blosclz", "lz4", "lz4hc", "zlib", "zstd")}
+    made |= {f"Blosc2 {name}": plugin.Blosc2(cname=name) for name in ("lz4", "zstd")}
+    made |= {f"bitshuffle {name}": plugin.Bitshuffle(cname=name) for name in ("none", "lz4", "zstd")}
+    made |= {"LZ4": plugin.LZ4(), "blocks of LZ4": plugin.LZ4(nbytes=4096), "Zstd": plugin.Zstd()}
+    made |= {"bzip2": plugin.BZip2(), "LZ4 and sum": dict(plugin.LZ4()) | {"fletcher32": True}}
+    return made | {"gzip": {"compression": "gzip"}, "shuffle": {"shuffle": True}, "sum": {"fletcher32": True}}
+
+
+def test_cut_and_longer_chunks_give_no_other_numbers(tmp_path):
+    pytest.importorskip("hdf5plugin")
+    # In a process of its own, in which nobody has imported netCDF4, whose plugins would be taken.
+    path = os.pathsep.join([os.path.dirname(__file__), *sys.path])
+    environment = {k: v for k, v in os.environ.items() if k != "HDF5_PLUGIN_PATH"} | {"PYTHONPATH": path}
+    script = "import sys, pathlib, test_format_hdf5 as t; t.check_changed_chunks(pathlib.Path(sys.argv[1]))"
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+
+
+def check_changed_chunks(tmp_path):
+    """Reads chunks that were cut short, or made longer, of every filter."""
+    rng = np.random.default_rng(0)
+    arrays = [rng.random(4000), rng.integers(0, 10**6, 4000), np.arange(4003) * 8, np.zeros(4000)]
+    for name, how in filters_that_trust_lengths().items():
+        for array in arrays:
+            path = tmp_path / "x.h5"
+            with h5py.File(path, "w") as file:
+                chunk = file.create_dataset("x", data=array, chunks=(1000,), **how).id.read_direct_chunk(
+                    (3000,)
+                )[1]
+            with open_file(path) as content:
+                np.testing.assert_array_equal(content.fields["x"].elements(), array, err_msg=name)
+            for cut in (*range(-8, 0), *range(1, 9)):
+                with h5py.File(path, "r+") as file:
+                    changed = chunk[:cut] if cut < 0 else chunk + bytes(range(1, cut + 1))
+                    file["x"].id.write_direct_chunk((3000,), changed)
+                try:
+                    with open_file(path) as content:
+                        found = content.fields["x"].elements()
+                except FormatError as problem:
+                    assert "field 'x'" in str(problem), (name, cut, problem)
+                    continue
+                np.testing.assert_array_equal(found, array, err_msg=f"{name}, {cut}")
+
+
+def booleans(path, raw, **how):
+    """Writes booleans of such bytes: as elements, as members of structs, and in arrays in these."""
+    pair = np.zeros(len(raw), [("t", "?"), ("n", "i4"), ("pad", "?", (2,))])
+    with h5py.File(path, "w") as file:
+        for name, array in (("x", np.zeros(len(raw), "?")), ("pair", pair)):
+            stored = array["t"] if name == "pair" else array
+            stored.view("i1")[:] = raw
+            if name == "pair":
+                array["pad"].view("i1")[:, 1] = raw
+            file.create_dataset(name, data=array, **how)
+
+
+@pytest.mark.parametrize("how", [{}, {"chunks": (2,)}])
+def test_booleans_of_other_bytes_are_never_the_same(tmp_path, how):
+    for name, raw in (("a", [0, 1, 1]), ("b", [0, 2, 1]), ("c", [0, -1, 1])):
+        booleans(tmp_path / f"{name}.h5", raw, **how)
+    good = twinrun.compare(tmp_path / "a.h5", tmp_path / "a.h5")
+    assert good.verdict == "same"
+    for name, number in (("b", 2), ("c", -1)):
+        with open_file(tmp_path / f"{name}.h5") as content:
+            for field in ("x", "pair.t", "pair.pad"):
+                assert content.fields[field].dtype == "bool"
+                with pytest.raises(DamagedFile, match=f"an element is {number}, which is neither FALSE"):
+                    content.fields[field].elements()
+            assert content.fields["pair.n"].elements().tolist() == [0, 0, 0]
+        with pytest.raises(DamagedFile, match="neither FALSE"):
+            twinrun.compare(tmp_path / "a.h5", tmp_path / f"{name}.h5")

@@ -260,3 +260,21 @@ def test_a_file_that_is_written_again_in_its_place_shows_what_it_is_now(tmp_path
     assert [(f.field, f.different, f.first_index) for f in result.fields if f.different] == [
         ("real", 1, (7,))
     ]
+
+
+def test_cut_chunks_of_zarr(tmp_path):
+    zarr = pytest.importorskip("zarr")
+    numcodecs = pytest.importorskip("numcodecs")
+    array = np.random.default_rng(0).integers(0, 10**6, (100, 37))
+    group = zarr.open_group(tmp_path / "x.zarr", mode="w", zarr_format=2)
+    made = group.create_array("x", data=array, chunks=(50, 37), compressors=numcodecs.Blosc("lz4"))
+    made.attrs["_ARRAY_DIMENSIONS"] = ["a", "b"]
+    with open_file(tmp_path / "x.zarr", "xarray") as content:
+        check_field(content.fields["x"], array)
+    chunk = tmp_path / "x.zarr" / "x" / "1.0"
+    chunk.write_bytes(chunk.read_bytes()[:-1])
+    with (
+        open_file(tmp_path / "x.zarr", "xarray") as content,
+        pytest.raises(DamagedFile, match="its header says"),
+    ):
+        content.fields["x"].elements()

@@ -303,12 +303,18 @@ def codecs_of_version(version):
 @pytest.mark.parametrize("version", [2, 3])
 def test_cut_and_longer_chunks_give_no_other_numbers(zarr, tmp_path, version):
     rng = np.random.default_rng(0)
-    values = [rng.integers(0, 10**6, (100, 37)), rng.integers(0, 1 << 62, (100, 37)), np.zeros((100, 37), "i8")]
+    values = [
+        rng.integers(0, 10**6, (100, 37)),
+        rng.integers(0, 1 << 62, (100, 37)),
+        np.zeros((100, 37), "i8"),
+    ]
     for number, (name, settings_of) in enumerate(codecs_of_version(version).items()):
         for which, array in enumerate(values[: 3 if version == 2 else 2]):
             path = tmp_path / f"{number}-{which}.zarr"
             group = zarr.open_group(path, mode="w", zarr_format=version)
-            group.create_array("x", data=array, chunks=(50, 37), config={"write_empty_chunks": True}, **settings_of)
+            group.create_array(
+                "x", data=array, chunks=(50, 37), config={"write_empty_chunks": True}, **settings_of
+            )
             chunks = sorted(p for p in (path / "x").rglob("*") if p.is_file() and p.name[0] not in ".z")
             whole = chunks[-1].read_bytes()
             for cut in (*range(-8, 0), *range(1, 9)):
