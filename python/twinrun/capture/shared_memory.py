@@ -1,6 +1,6 @@
 """Arrays to restore into that lie in one place of memory, as tied weights and views of one buffer do.
 
-What is written into one of them changes the others. A step fits where all of them can hold its values at once.
+What is written into one of them changes the others. A step fits where all can hold its values at once.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Memory(NamedTuple):
 
     @property
     def may_repeat(self) -> bool:
-        """Whether elements of it may share memory. False is certain: each dimension steps over the smaller ones."""
+        """Whether elements of it may share memory. False is certain: each dimension steps over the others."""
         reach = self.itemsize
         for stride, n in sorted((abs(s), n) for s, n in zip(self.strides, self.shape, strict=True) if n > 1):
             if stride < reach:

@@ -160,7 +160,7 @@ class TwoSums:
         )
 
     def contradicted(self, found: Found, what: str) -> DamagedFile | None:
-        """The error where sums differ though all elements that they are of are equal; None where they are not.
+        """The error where sums differ though all elements that they are of are equal; else None.
 
         found: the comparison of all elements that were left open. Equal elements have equal digests.
         """

@@ -82,7 +82,7 @@ def test_views_of_one_buffer(tmp_path: Path) -> None:
         back = np.zeros((6, 6))
         run.restore(1, {"whole": back, "inner": back[1:-1, 1:-1], "columns": back})
         assert np.array_equal(back, u)
-        with pytest.raises(TwinrunError, match="shares the memory of '(whole|inner)'"):
+        with pytest.raises(TwinrunError, match=r"shares the memory of '(whole|inner)'"):
             run.restore(1, {"whole": back, "inner": back[2:, 2:]})
         assert np.array_equal(back, u)
 
