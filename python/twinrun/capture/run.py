@@ -28,7 +28,7 @@ from ..arguments import (
 from ..errors import Incomparable, StepLost, TwinrunError, in_short
 from ..formats.element_types import storage_dtype, unit_of
 from ..formats.labels import label_told, labels_told
-from ..runs.arrays import DeviceArrayView, writable
+from ..runs.arrays import DeviceArrayView, bits_of_small, writable
 from ..runs.containers import named_arrays
 from ..runs.entries import GlobalPlace, captured_entries, captured_field, own_tolerances
 from ..runs.provenance import python_facts
@@ -616,6 +616,12 @@ class Run:
         -----
         After an error some of the arrays may hold the values of the step, and others their old values.
         """
+        if not isinstance(fields, Mapping):
+            raise TwinrunError(
+                f"{type(fields).__name__} is no mapping of names to arrays",
+                where=self._path,
+                fix="give model.state_dict(), or use twinrun.torch.ParallelRun, which takes models",
+            )
         session, number = self._stored(step)
         entries: list[_core.CapturedField] = []
         copies: list[tuple[np.ndarray, np.ndarray]] = []
@@ -624,7 +630,17 @@ class Run:
         if absent := [name for name in fields if name not in described]:
             session.stored_fields(number, absent)  # says so
         masks = self._masks(number, fields, described)
-        targets = {name: writable(name, array) for name, array in fields.items()}
+        told, _ = labels_told({label: one.shape for label, one in described.items()})
+        targets = {}
+        for name, array in fields.items():
+            bits, kind = bits_of_small(array)  # 8-bit floating-point numbers
+            was = told.get(name, {}).get("kind")
+            if kind is not None and kind != was:
+                raise Incomparable(
+                    f"step {number}: {was or described[name].dtype} was captured, the array is {kind}",
+                    where=name,
+                )
+            targets[name] = writable(name, bits)
 
         def read(name: str) -> np.ndarray:
             values = self._empty(described[name])

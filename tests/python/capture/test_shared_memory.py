@@ -97,6 +97,30 @@ def test_an_array_that_overlaps_itself(tmp_path: Path) -> None:
         assert place.tolist() == [[0, 1], [1, 2]]
 
 
+@pytest.mark.parametrize("kind", ["float8_e4m3fn", "float8_e5m2"])
+def test_numbers_of_8_bits_come_back(tmp_path: Path, kind: str) -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.tensor([1.0, -2.0, 0.5]).to(getattr(torch, kind))
+    with captured(tmp_path / "x", x=x) as run:
+        back = torch.zeros(3).to(x.dtype)
+        run.restore(1, {"x": back})
+        assert torch.equal(back.view(torch.uint8), x.view(torch.uint8))
+        other = "float8_e5m2" if kind != "float8_e5m2" else "float8_e4m3fn"
+        with pytest.raises(twinrun.errors.Incomparable, match=f"{kind} was captured, the array is {other}"):
+            run.restore(1, {"x": torch.zeros(3).to(getattr(torch, other))})
+    with captured(tmp_path / "u", x=np.zeros(3, np.uint8)) as run:
+        with pytest.raises(twinrun.errors.Incomparable, match="u8 was captured, the array is"):
+            run.restore(1, {"x": back})
+
+
+def test_what_is_no_mapping_is_refused(tmp_path: Path) -> None:
+    with (
+        captured(tmp_path / "x", x=np.zeros(3)) as run,
+        pytest.raises(TwinrunError, match="no mapping of names"),
+    ):
+        run.restore(1, [np.zeros(3)])
+
+
 def test_autograd_is_told(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     with captured(tmp_path / "w", w=np.array([100.0], np.float32)) as run:
