@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import threading
 import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -41,6 +43,36 @@ class _Call:
     def __init__(self, name: str, kind: str, number: int, enclosing: int, microbatch: int) -> None:
         self.name, self.kind, self.number = name, kind, number
         self.enclosing, self.microbatch = enclosing, microbatch
+
+
+class _Work:
+    """A function or module at work: one call, or under vmap one for each item.
+
+    Under vmap the callbacks of all items come before what follows in the program: those of all beginnings, and
+    later those of all ends, in the order of items. place: of the call in the program.
+    """
+
+    __slots__ = ("calls", "ended", "place", "records")
+
+    def __init__(self, place: int) -> None:
+        self.place, self.ended = place, 0
+        self.calls: list[_Call] = []
+        self.records: dict[int, int] = {}  # by place, how many values were recorded
+
+    def of_item(self, item: int) -> _Call:
+        """The call of an item of what it calls."""
+        return self.calls[item if item < len(self.calls) else -1]
+
+
+@dataclass
+class _Latest:
+    """The events that came last, of one place: beginnings or ends of a function or module."""
+
+    place: int
+    name: str
+    out: bool
+    events: list[Event]
+    told: int = 0  # of how many of them tangents came
 
 
 def _read(value: Any) -> np.ndarray | Missing:
@@ -146,10 +178,10 @@ class Trace:
         self._own_run, self._keep, self._raises = own_run, KeptPlaces(keep), raises
         self._writer = EventWriter(run.path, run.keeps_data, keep)
         self._lock = threading.RLock()
-        self._stack: list[_Call] = []
+        self._stack: list[_Work] = []
+        self._places = itertools.count()
         self._calls = 0
-        # The event of a function or module that came last: (its name, whether it ended, the event).
-        self._latest: tuple[str, bool, Event] | None = None
+        self._latest: _Latest | None = None
         self._told = 0  # problems that steps have
         self._began: dict[str, int] = {}  # how often an outermost call of this name began in this iteration
         self._error: BaseException | None = None
@@ -182,10 +214,10 @@ class Trace:
         def traced(*args: Any, **kwargs: Any) -> Any:
             given = own, args, kwargs
             before = _leaves_given(*given)
-            self._entry(called, type(f).__name__ if name is None else "function", own, args, kwargs)
+            place = self._entry(called, type(f).__name__ if name is None else "function", own, args, kwargs)
             with self._marking_errors(called):
                 result = f(*args, **kwargs)
-            self._leave(called, result, before, _leaves_given(*given))
+            self._leave(called, place, result, before, _leaves_given(*given))
             return result
 
         return traced
@@ -201,7 +233,7 @@ class Trace:
             The value.
         """
         structure = structure_of(value, "value", out=True)
-        self._seen("_take_record", (str(name), structure), *slots_of(value, "value"))
+        self._seen("_take_record", (str(name), structure, next(self._places)), *slots_of(value, "value"))
 
     def step(self) -> None:
         """Ends an iteration: waits for what is under way, and captures what was seen.
@@ -215,7 +247,7 @@ class Trace:
         with self._lock:
             try:
                 if self._stack:
-                    self._problem(f"{self._stack[-1].name} began and did not end")
+                    self._problem(f"{self._stack[-1].calls[0].name or 'the model'} began and did not end")
                     self._stack.clear()
                 for said in self.problems[self._told :]:  # earlier steps have the others
                     self._writer.problem(said)
@@ -267,10 +299,10 @@ class Trace:
         path = ".".join(map(str, module.path))
         before = _variables(module)
         given = {**before, **_generators(module)}
-        self._entry(path, type(module).__name__, given, args, kwargs, _own_of(module))
+        place = self._entry(path, type(module).__name__, given, args, kwargs, _own_of(module))
         with self._marking_errors(path):
             result = call(*args, **kwargs)
-        self._leave(path, result, before, _variables(module))
+        self._leave(path, place, result, before, _variables(module))
         return result
 
     @contextlib.contextmanager
@@ -294,8 +326,10 @@ class Trace:
         args: tuple,
         kwargs: dict,
         own: tuple[str, Sequence[Slot]] = ("", ()),
-    ) -> None:
-        """own: facts of what is called, and slots of what it has besides."""
+    ) -> int:
+        """The number of this place in the program. own: facts of what is called, and slots of what it has
+        besides.
+        """
         slots, arrays = slots_of(parameters, "", "parameter")
         slots = [slot._replace(name=slot.name.removeprefix(".")) for slot in slots]
         slots += own[1]
@@ -304,16 +338,20 @@ class Trace:
             more, found = slots_of(given, front, taken=slots)
             slots, arrays = [*slots, *more], [*arrays, *found]
             structure += structure_of(given, front, out=False)
-        self._seen("_take_entry", (name, kind, structure), slots, arrays)
+        place = next(self._places)
+        self._seen("_take_entry", (name, kind, structure, place), slots, arrays)
         self._watch(name, False, slots, arrays)
+        return place
 
-    def _leave(self, name: str, result: Any, before: dict[str, Any], after: dict[str, Any]) -> None:
-        """before, after: what it was given and may have written into."""
+    def _leave(
+        self, name: str, place: int, result: Any, before: dict[str, Any], after: dict[str, Any]
+    ) -> None:
+        """place: what `_entry` gave. before, after: what it was given and may have written into."""
         structure = structure_of(result, "output", out=True)
         slots, arrays = slots_of(result, "output")
         more, found = slots_of_changed(before, after, taken=slots)
         slots, arrays = [*slots, *more], [*arrays, *found]
-        self._seen("_take_exit", (name, structure), slots, arrays)
+        self._seen("_take_exit", (name, structure, place), slots, arrays)
         self._watch(name, True, slots, arrays)
 
     def _watch(self, name: str, out: bool, slots: list[Slot], arrays: list[Any]) -> None:
@@ -376,39 +414,68 @@ class Trace:
     def _problem(self, text: str) -> None:
         self.problems.append(f"iteration {self.iteration}: {text}")
 
-    def _take_entry(self, name: str, kind: str, structure: str, slots: list[Slot]) -> None:
-        microbatch = self._stack[-1].microbatch if self._stack else self._began.get(name, 0)
-        if not self._stack:
+    def _take_entry(self, name: str, kind: str, structure: str, place: int, slots: list[Slot]) -> None:
+        # A place that is passed again before the call ended: the next item of vmap.
+        again = bool(self._stack) and self._stack[-1].place == place and not self._stack[-1].ended
+        if not again:
+            self._stack.append(_Work(place))
+        work, around = self._stack[-1], self._stack[-2] if len(self._stack) > 1 else None
+        item = len(work.calls)
+        if around is None:
+            microbatch = work.calls[0].microbatch if item else self._began.get(name, 0)
             self._began[name] = microbatch + 1
-        call = _Call(name, kind, self._calls, self._stack[-1].number if self._stack else -1, microbatch)
+            enclosing = -1
+        else:
+            enclosing, microbatch = around.of_item(item).number, around.calls[0].microbatch
+        call = _Call(name, kind, self._calls, enclosing, microbatch)
         self._calls += 1
-        self._stack.append(call)
-        event = self._event("forward", call, name, structure)
-        self._latest = name, False, event
-        self._see(event, slots, out=False)
+        work.calls.append(call)
+        self._see(self._event_of(call, place, False, structure), slots, out=False)
 
-    def _take_exit(self, name: str, structure: str, slots: list[Slot]) -> None:
-        if not self._stack or self._stack[-1].name != name:
+    def _take_exit(self, name: str, structure: str, place: int, slots: list[Slot]) -> None:
+        if not self._stack or self._stack[-1].place != place:
             self._problem(f"{name or 'the model'} ended where another function is at work")
             return
-        call = self._stack.pop()
-        event = self._event("forward", call, name, structure)
-        self._latest = name, True, event
-        self._see(event, slots, out=True)
+        work, around = self._stack[-1], self._stack[-2] if len(self._stack) > 1 else None
+        call = work.calls[work.ended]
+        work.ended += 1
+        if work.ended == len(work.calls):
+            self._stack.pop()
+            if around is not None and 1 < len(work.calls) != len(around.calls) > 1:
+                within = around.calls[0].name or "the model"
+                self._problem(f"it is not known which items of {within} called {name or 'the model'}")
+        self._see(self._event_of(call, place, True, structure), slots, out=True)
+
+    def _event_of(self, call: _Call, place: int, out: bool, structure: str) -> Event:
+        """The event of a beginning or an end, after those of other items there."""
+        event = self._event("forward", call, call.name, structure)
+        latest = self._latest
+        if latest is None or (latest.place, latest.out) != (place, out) or latest.told:
+            self._latest = _Latest(place, call.name, out, [event])
+        else:
+            latest.events.append(event)
+        return event
 
     def _take_tangents(self, name: str, out: bool, slots: list[Slot]) -> None:
         """Tangents come right after their values; those of `jax.linearize`, when its function is called."""
-        if self._latest is not None and self._latest[:2] == (name, out):
-            self._see(self._latest[2], slots, out=out)
+        latest = self._latest
+        if latest is not None and (latest.name, latest.out) == (name, out):
+            self._see(latest.events[latest.told % len(latest.events)], slots, out=out)
+            latest.told += 1
         else:
-            self._take_record(f"tangents of {name or 'the model'}", "", slots)
+            self._take_record(f"tangents of {name or 'the model'}", "", -1, slots)
 
     def _take_error(self, name: str, kind: str) -> None:
         self._problem(f"{name or 'the model'} raised {kind} while JAX made a program of it")
 
-    def _take_record(self, name: str, structure: str, slots: list[Slot]) -> None:
+    def _take_record(self, name: str, structure: str, place: int, slots: list[Slot]) -> None:
         self._latest = None
-        number, microbatch = (self._stack[-1].number, self._stack[-1].microbatch) if self._stack else (-1, 0)
+        number, microbatch = -1, 0
+        if self._stack:
+            work = self._stack[-1]
+            item = work.records[place] = work.records.get(place, -1) + 1
+            call = work.calls[item % len(work.calls)]
+            number, microbatch = call.number, call.microbatch
         event = self._writer.add(Event("record", microbatch, "", "", name, -1, number, [], structure))
         # Of a value of the program's own nothing may be left out.
         self._see(event, [_digested(slot) for slot in slots], out=True)
