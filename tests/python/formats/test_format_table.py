@@ -517,3 +517,14 @@ def test_errors_of_tables_are_sentences(tmp_path: Path) -> None:
     path.write_text("words only, and no table\n")
     with pytest.raises(FormatError, match="it is text, and no table; if it has rows of one length, name it"):
         open_file(path)
+
+
+def test_exponents_of_fortran_are_text_and_one_row_of_them_is_no_table(tmp_path):
+    (tmp_path / "one.dat").write_text("a b\n1.0D+00 1\n")
+    (tmp_path / "two.dat").write_text("a b\n1.0D+00 1\n2.0D+00 2\n")
+    with open_file(tmp_path / "two.dat") as content:
+        assert content.format == "table" and list(content.fields) == ["a@text", "b"]
+    with open_file(tmp_path / "one.dat", "table") as content:
+        assert list(content.fields) == ["a@text", "b"]
+    with pytest.raises(FormatError, match="read it as a table"):
+        open_file(tmp_path / "one.dat")
