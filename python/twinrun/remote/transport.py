@@ -52,6 +52,10 @@ _KNOWN = {
     ),
     "ProfileNotFound": ("AWS_PROFILE names no profile", "check it, and ~/.aws/config"),
     "EndpointConnectionError": ("the store cannot be reached", "check the network and AWS_ENDPOINT_URL"),
+    "FlexibleChecksumError": (
+        "the bytes that came do not have the checksum that the store tells",
+        "try again; if that does not help, restore the object from a copy",
+    ),
     "ParamValidationError": ("the bucket has no proper name", "check the URL"),
 }
 _Value = TypeVar("_Value")
@@ -90,6 +94,27 @@ def _kind(error: Exception) -> str:
     reply = getattr(error.__cause__ or error, "response", None)
     code = reply.get("Error", {}).get("Code", "") if isinstance(reply, dict) else ""
     return code if re.fullmatch(r"[A-Za-z.]{1,60}", str(code)) else type(error).__name__
+
+
+def _status(error: Exception) -> int | None:
+    """The HTTP status of the store's answer, if an error of botocore tells it."""
+    reply = getattr(error.__cause__ or error, "response", None)
+    facts = reply.get("ResponseMetadata") if isinstance(reply, dict) else None
+    status = facts.get("HTTPStatusCode") if isinstance(facts, dict) else None
+    return status if type(status) is int and 100 <= status <= 999 else None
+
+
+def _told(error: Exception) -> str:
+    status = _status(error)
+    return _kind(error) if status is None else f"HTTP status {status}, {_kind(error)}"
+
+
+def _advice(error: Exception) -> str:
+    """What to do about an error that has no entry in `_KNOWN`."""
+    status = _status(error)
+    if status is not None and (status >= 500 or status == 429):
+        return "the store has a fault or is busy: try again later"
+    return _CHECK
 
 
 def changed(name: str) -> FormatError:
@@ -207,7 +232,7 @@ def wait(
     except PermissionError:
         why, fix = "the store refuses access: check the credentials", "try again"
     except Exception as error:
-        why, fix = _KNOWN.get(type(error).__name__, (f"{failure} ({_kind(error)})", _CHECK))
+        why, fix = _KNOWN.get(type(error).__name__, (f"{failure} ({_told(error)})", _advice(error)))
     raise FormatError(why, where=name, fix=fix) from None
 
 
