@@ -48,8 +48,8 @@ class _Call:
 class _Work:
     """A function or module at work: one call, or under vmap one for each item.
 
-    Under vmap the callbacks of all items come before what follows in the program: those of all beginnings, and
-    later those of all ends, in the order of items. place: of the call in the program.
+    Under vmap the callbacks of all items come before what follows in the program: those of all beginnings,
+    and later those of all ends, in the order of items. place: of the call in the program.
     """
 
     __slots__ = ("calls", "ended", "place", "records")
