@@ -48,7 +48,9 @@ def write_program(folder: Path, environment: dict[str, str], words: list[str]) -
     """FOLDER/gmx: the program with its environment."""
     wrapper = folder / "gmx"
     exports = "".join(f"export {k}={shlex.quote(v)}\n" for k, v in environment.items())
-    wrapper.write_text(f'#!/bin/sh\n{exports}export GMX_MAXBACKUP=-1\nexec {shlex.join(words)} "$@"\n')
+    # GROMACS ends where OMP_NUM_THREADS is another number than -ntomp, which the studies give.
+    set_up = f"{exports}export GMX_MAXBACKUP=-1\nunset OMP_NUM_THREADS\n"
+    wrapper.write_text(f'#!/bin/sh\n{set_up}exec {shlex.join(words)} "$@"\n')
     wrapper.chmod(0o755)
     return wrapper
 

@@ -166,7 +166,8 @@ needs_gromacs = pytest.mark.skipif(
 
 
 @needs_gromacs
-def test_gromacs(tmp_path: Path) -> None:
+def test_gromacs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "17")  # as many shells have it, and some packages set it
     folder = prepared(tmp_path, *(gromacs() or []))
     cores = len(os.sched_getaffinity(0))
     levels = [] if cores > 1 else [('levels = ["all", "all-but-one"]', 'levels = ["all"]')]
