@@ -12,11 +12,11 @@ case $framework in
 torch)
     # expecttest: what PyTorch's own list of operations needs.
     packages='torch transformers accelerate lightning expecttest'
-    tests='tests/python/trace tests/python/runs/test_digest.py tests/python/project/test_docs.py'
+    tests='tests/python/trace tests/python/runs/test_digest.py tests/python/project/test_docs.py tests/python/capture/test_shared_memory.py'
     ;;
 jax)
     packages='jax flax'
-    tests='tests/python/trace/test_jax_tracer.py tests/python/trace/test_jax_several_devices.py'
+    tests='tests/python/trace/test_jax_tracer.py tests/python/trace/test_jax_vmap.py tests/python/trace/test_jax_several_devices.py'
     ;;
 *)
     echo "usage: test_framework.sh torch|jax JOBS [ARGUMENTS OF PYTEST]" >&2

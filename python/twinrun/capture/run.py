@@ -673,14 +673,16 @@ class Run:
                 copies.append((into, self._empty(stored)))
                 into = copies[-1][1]
             entries.append(_into(name, stored, into))
-        if entries:
-            session.restore(number, entries)
-        for into, values in copies:
-            into[...] = values.view(into.dtype.newbyteorder("="))
-        for masked, mask in masks:
-            masked.mask = mask
-        for array in fields.values():
-            _changed(array)
+        try:
+            if entries:
+                session.restore(number, entries)
+            for into, values in copies:
+                into[...] = values.view(into.dtype.newbyteorder("="))
+            for masked, mask in masks:
+                masked.mask = mask
+        finally:  # after an error, too, some may have been written
+            for array in fields.values():
+                _changed(array)
         del keep
 
     def _masks(

@@ -133,9 +133,9 @@ def check_booleans(values: np.ndarray, what: str, where: str) -> None:
 
     HDF5 shows the number that is stored. As booleans, two such numbers would be the same.
     """
-    raw = np.ascontiguousarray(values).view(np.int8)
-    odd = raw[(raw != 0) & (raw != 1)]
-    if odd.size:
+    raw = np.ascontiguousarray(values).view(np.uint8)
+    if raw.size and raw.max() > 1:
+        odd = raw[raw > 1].view(np.int8)
         message = f"{what}: an element is {int(odd.flat[0])}, which is neither FALSE (0) nor TRUE (1)"
         raise DamagedFile(message, where=where)
 

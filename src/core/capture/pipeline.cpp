@@ -315,6 +315,10 @@ std::optional<RankStep> Pipeline::finish_files(PendingStep& step) try {
     if (step.layout->recorded) {
         step.image = (*files)->take_image();
         step.residues = (*files)->take_residues();
+        if (step.left && step.left->on_device.size != step.residues.size) {
+            fail(step, {ErrorCode::internal, "residues of another size than the metadata lacks"});
+            return std::nullopt;
+        }
     }
     if (step.check != nullptr) {
         if (!step.divergence && (step.divergence = step.check->result())) diverged_(*step.divergence);

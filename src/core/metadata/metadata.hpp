@@ -283,6 +283,7 @@ class ResidueLayout {
    public:
     // Takes the next field's residues; returns where they begin.
     std::uint64_t add(std::uint64_t bytes);
+    [[nodiscard]] std::uint64_t end() const { return end_; }
     // Bytes of the stretch if no more fields come: whole pages.
     [[nodiscard]] std::uint64_t size() const;
 

@@ -91,14 +91,15 @@ std::uint64_t MetadataWriter::lay_out_residues(Directory& directory, std::uint64
     const bool large =
         std::any_of(directory.fields.begin(), directory.fields.end(),
                     [](const FieldMetadata& f) { return f.place(Section::residues).length >= kPageBytes; });
-    end = round_up(end, large ? kPageBytes : kResidueLine);
+    const std::uint64_t begin = round_up(end, large ? kPageBytes : kResidueLine);
+    ResidueLayout layout;
     for (std::size_t f = 0; f < directory.fields.size(); ++f) {
         SectionPlace& place = directory.fields[f].sections[static_cast<std::size_t>(Section::residues)];
-        const std::uint64_t before = end;
-        end = put_behind(place, end, kResidueLine);
-        if (residues_ == ResiduePlace::in_file) gather(f, 1, before, end);
+        const std::uint64_t before = begin + layout.end();
+        place.offset = begin + layout.add(place.length);
+        if (residues_ == ResiduePlace::in_file) gather(f, 1, before, begin + layout.end());
     }
-    end = round_up(end, kPageBytes);
+    end = round_up(begin + layout.end(), kPageBytes);
     if (residues_ == ResiduePlace::in_file) return end;
     cut_ = residues_apart(directory, end);
     return end;

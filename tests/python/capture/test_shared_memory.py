@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 import twinrun
 from twinrun.capture.shared_memory import Memory, check_fits
 from twinrun.errors import TwinrunError
+
+TORCH = "needs PyTorch: make test-torch"
 
 
 def memory(name: str, x: np.ndarray) -> Memory:
@@ -99,7 +102,7 @@ def test_an_array_that_overlaps_itself(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["float8_e4m3fn", "float8_e5m2"])
 def test_numbers_of_8_bits_come_back(tmp_path: Path, kind: str) -> None:
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason=TORCH)
     x = torch.tensor([1.0, -2.0, 0.5]).to(getattr(torch, kind))
     with captured(tmp_path / "x", x=x) as run:
         back = torch.zeros(3).to(x.dtype)
@@ -121,8 +124,49 @@ def test_what_is_no_mapping_is_refused(tmp_path: Path) -> None:
         run.restore(1, [np.zeros(3)])
 
 
+@pytest.fixture
+def one_process() -> Iterator[None]:
+    """What `ParallelRun` needs, of this process alone."""
+    torch = pytest.importorskip("torch", reason=TORCH)
+    pytest.importorskip("torch.distributed.tensor", reason=TORCH)
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("one_process")
+@pytest.mark.parametrize("how", ["ParallelRun", "Run"])
+def test_a_step_of_two_weights_does_not_go_into_a_tied_one(tmp_path: Path, how: str) -> None:
+    import torch
+
+    from twinrun.torch import ParallelRun
+
+    def model(tied: bool) -> torch.nn.Module:
+        made = torch.nn.ModuleDict({"e": torch.nn.Embedding(3, 2), "o": torch.nn.Linear(2, 3, bias=False)})
+        if tied:
+            made["o"].weight = made["e"].weight
+        return made
+
+    parallel = how == "ParallelRun"
+    run, given = (ParallelRun, lambda m: {"m": m}) if parallel else (twinrun.Run, lambda m: m.state_dict())
+    own, tied, other = model(False), model(True), model(True)
+    before = other["e"].weight.detach().clone()
+    for name, captured in (("own", own), ("tied", tied)):
+        with run(tmp_path / name) as r:
+            r.capture(1, given(captured))
+    with (
+        run(tmp_path / "own", existing="append") as r,
+        pytest.raises(TwinrunError, match="shares the memory of"),
+    ):
+        r.restore(1, given(other))
+    assert torch.equal(other["e"].weight, before)
+    with run(tmp_path / "tied", existing="append") as r:
+        r.restore(1, given(other))
+    assert torch.equal(other["e"].weight, tied["e"].weight)
+
+
 def test_autograd_is_told(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason=TORCH)
     with captured(tmp_path / "w", w=np.array([100.0], np.float32)) as run:
         w = torch.tensor([2.0], requires_grad=True)
         y = (w * w).sum()
