@@ -16,7 +16,7 @@ from ..errors import TwinrunError
 from ..runs.digest import Digest, digest_of_text, digests_read, digests_started, start_digests
 from ..runs.events import KEPT, Event, Traced, Wanted, encoded_events
 
-__all__ = ["EventWriter", "ReadyEvent", "StepEvents", "copied", "known_value"]
+__all__ = ["EventWriter", "ReadyEvent", "StepEvents", "copied", "known_value", "refuse_later_steps"]
 
 _Facts = TypeVar("_Facts")
 
@@ -28,6 +28,16 @@ def copied(array: Any) -> Any:
     if not isinstance(array, np.ndarray) and hasattr(array, "__dlpack__") and hasattr(array, "copy"):
         return array.copy()
     return np.array(array, copy=True)
+
+
+def refuse_later_steps(path: str, steps: Sequence[int], start: int) -> None:
+    """Raises TwinrunError where a run has a step that a trace from the iteration `start` on would write."""
+    if there := [step for step in steps if step >= start]:
+        raise TwinrunError(
+            f"the run has step {there[-1]} already, and this trace would begin with {start}",
+            where=path,
+            fix=f"give start={there[-1] + 1}, or enter the trace that wrote it again: it goes on counting",
+        )
 
 
 class ReadyEvent(msgspec.Struct, gc=False, eq=False):

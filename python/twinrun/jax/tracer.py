@@ -18,7 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..capture.events import EventWriter, copied
+from ..arguments import step_number
+from ..capture.events import EventWriter, copied, refuse_later_steps
 from ..capture.run import Run
 from ..errors import TwinrunError
 from ..runs.events import Event
@@ -552,7 +553,7 @@ def trace(
     Raises
     ------
     TwinrunError
-        A parameter has no meaning, or the folder holds a history.
+        A parameter has no meaning, the folder holds a history, or the run has a step from `start` on.
 
     Notes
     -----
@@ -575,9 +576,11 @@ def trace(
     elif escalate is not None:
         keep = sites_of(escalate)
     own = not isinstance(run, Run)
+    number = step_number(start)
     made = Run(os.fspath(run), existing=existing) if not isinstance(run, Run) else run
     try:
-        return Trace(made, own, keep, int(start), on_error == "raise")
+        refuse_later_steps(made.path, made.steps, number)
+        return Trace(made, own, keep, number, on_error == "raise")
     except BaseException:
         if own:
             made.close()

@@ -8,6 +8,7 @@ from .digest import digest_of_text
 from .events import Traced
 
 __all__ = [
+    "BY_CHANCE",
     "CHANGED_BEFORE",
     "NOT_LOOKED_INTO",
     "OF_EACH_RANK",
@@ -30,6 +31,8 @@ CHANGED_BEFORE = "what the call changed before it was seen"
 ROOM = "room that an operation works in"
 # What stands for a module whose parameters had gradients, and whose calls no hook saw.
 UNCALLED = "a module whose calls were not seen"
+# How the problem of an iteration ends in which several threads were at work in modules at once.
+BY_CHANCE = "Their order is by chance: forward and backward passes of this iteration are not compared"
 # Between the ranks of one trace:
 OF_EACH_RANK = "each rank has its own"
 PART = "a part of a distributed tensor"

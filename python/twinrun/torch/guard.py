@@ -187,13 +187,18 @@ class Guard:
         self._stop(f"{what}: {type(error).__name__}: {error}")
         return True
 
+    def problem(self, what: str) -> str:
+        """Notes what could not be traced in this iteration, and gives it as a text for a warning."""
+        text = f"iteration {self._position.iteration}: {what}"
+        self._problems.append(text)
+        self._iterations.problem(text)
+        return text
+
     def _stop(self, why: str) -> None:
         if self.stopped:
             return
         self.stopped = True
-        text = f"iteration {self._position.iteration}: the trace stopped at {why}"
-        self._problems.append(text)
-        self._iterations.problem(text)
+        text = self.problem(f"the trace stopped at {why}")
         warnings.warn(f"twinrun: {text}; the training goes on", RuntimeWarning, stacklevel=4)
         self._position.frames.clear()
         self._iterations.capture_last()

@@ -8,7 +8,8 @@ and no node is held once the outermost module has ended: a trace keeps no graph 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from threading import get_ident
 from typing import Any, NamedTuple
 
 import msgspec
@@ -55,14 +56,17 @@ class _Region(msgspec.Struct, gc=False, eq=False):
 
 class _Entry(msgspec.Struct, gc=False, eq=False):
     """The hook where regions begin. inner, outer: the first one, and others that begin there, the outer ones
-    first.
+    first. coming: of the node's gradients; None: all.
     """
 
     of: ModuleGradients
     inner: _Region
     outer: tuple[_Region, ...] = ()
+    coming: tuple[int, ...] | None = None
 
     def __call__(self, gradients: tuple) -> None:
+        if self.coming is not None:
+            gradients = tuple(gradients[i] for i in self.coming if i < len(gradients))
         self.of.entered((*self.outer, self.inner), gradients)
 
 
@@ -86,11 +90,15 @@ def _outermost(region: _Region) -> _Region:
 class _End(NamedTuple):
     """A node at which regions begin, as gradients come: an output of modules. It must live as long as its
     number is used.
+
+    thread, since: where the innermost module ran, and the number of its call.
     """
 
     node: Any
     entry: _Entry | None  # of regions with events
     innermost: _Region
+    thread: int
+    since: int
 
 
 class ModuleGradients:
@@ -127,23 +135,37 @@ class ModuleGradients:
         operation: str = "backward",
         stops: Collection[int] = (),
         first: int = 0,
+        since: int = -1,
         hidden: bool = False,
+        coming: Callable[[Any], tuple[int, ...]] | None = None,
     ) -> None:
         """Adds hooks to the region that ends in the outputs `nodes`.
 
         path, kind: of the module whose call made it. It ends at nodes whose id is in `stops`, and at
-        those made before the sequence number `first`. hidden: it has no events.
+        those made before the sequence number `first`. Each thread has numbers of its own: an output of a
+        module that another thread ran is within if its call came after the call `since`. hidden: it has no
+        events.
+        coming: which of a node's gradients belong to outputs of the module. Nodes of a hidden region may have
+        others besides.
         """
+        ends, owners, thread = self._ends, self._owners, get_ident()
+
+        def outside(node: Any) -> bool:
+            number = id(node)
+            if number in stops:
+                return True
+            end = ends.get(number)
+            return node._sequence_nr() < first if end is None or end.thread == thread else end.since < since
 
         if len(nodes) > 1:
             nodes = list({id(n): n for n in nodes}.values())
-        nodes = [n for n in nodes if first <= n._sequence_nr() < _COLLECTORS and id(n) not in stops]
+        nodes = [n for n in nodes if n._sequence_nr() < _COLLECTORS and not outside(n)]
         if not nodes:
             return
         region = _Region(path, kind, operation, self._position.microbatch, hidden)
         exits = self._exits[region] = []
         met: dict[int, Any] = {}  # nodes must live as long as their numbers are used
-        waiting, ends, owners = list(nodes), self._ends, self._owners
+        waiting = list(nodes)
         while waiting:
             node = waiting.pop()
             number = id(node)
@@ -156,18 +178,16 @@ class ModuleGradients:
                 if inner is not region:
                     inner.outer = region
                     for target in self._exits.pop(inner, ()):
-                        outside = target._sequence_nr() < first or id(target) in stops
-                        (exits if outside else waiting).append(target)
+                        (exits if outside(target) else waiting).append(target)
                 continue
             leaving = []
             for at, (target, _) in enumerate(node.next_functions):
                 if target is None:
                     continue
-                made = target._sequence_nr()
-                if made >= _COLLECTORS:  # parameters have events of their own
+                if target._sequence_nr() >= _COLLECTORS:  # parameters have events of their own
                     if id(getattr(target, "variable", None)) not in owners:
                         leaving.append(at)
-                elif made < first or id(target) in stops:
+                elif outside(target):
                     leaving.append(at)
                     exits.append(target)
                 else:
@@ -175,16 +195,22 @@ class ModuleGradients:
             if leaving and not hidden:
                 node.register_hook(_Exit(self, region, tuple(leaving)))
         for node in nodes:
-            self._enter_at(node, region)
+            self._enter_at(node, region, since, coming)
 
-    def _enter_at(self, node: Any, region: _Region) -> None:
+    def _enter_at(
+        self, node: Any, region: _Region, since: int, coming: Callable[[Any], tuple[int, ...]] | None
+    ) -> None:
         end = self._ends.get(id(node))
         if end is not None and end.entry is not None:
             if not region.hidden:
                 end.entry.outer = (region, *end.entry.outer)
             return
         entry = None if region.hidden else _Entry(self, region)
-        self._ends[id(node)] = _End(node, entry, region if end is None else end.innermost)
+        if entry is not None and end is not None and coming is not None:
+            entry.coming = coming(node)
+        self._ends[id(node)] = (
+            _End(node, entry, region, get_ident(), since) if end is None else end._replace(entry=entry)
+        )
         if entry is not None:
             node.register_prehook(entry)
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import re
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 
 from ..runs.events import Event
-from ..runs.gaps import CHANGED_BEFORE, NOT_LOOKED_INTO
+from ..runs.gaps import BY_CHANCE, CHANGED_BEFORE, NOT_LOOKED_INTO
 from ..runs.structure import Fact
 from .arguments import changed, given
 from .generators import Generators
@@ -95,6 +96,8 @@ class ModuleHooks:
         self._look = look
         self._hooks: dict[Watched, list[Any]] = {}
         self.entered = False  # whether a module was called in this iteration
+        # Whether modules of two threads overlapped in this iteration, and if a warning said so.
+        self._overlapped = self._told_overlap = False
 
     def attach(self, watched: Iterable[Watched], handles: list[Any]) -> None:
         """Adds the hooks of modules, and what removes them to `handles`."""
@@ -123,7 +126,7 @@ class ModuleHooks:
 
     def begin_iteration(self) -> None:
         """No module was called yet."""
-        self.entered = False
+        self.entered = self._overlapped = False
         self._gradients.forget()
         for w in self._model.watched:
             w.calls = 0
@@ -175,6 +178,8 @@ class ModuleHooks:
             if w.root and not any(frame.watched is w for frame in position.frames):  # a model may call itself
                 position.microbatch = w.calls
                 w.calls += 1
+        if phase == "forward":
+            self._note_threads(w)
         objects: list[str] = []
         facts: list[Fact] = []
         named: list[Leaf] = []
@@ -228,13 +233,13 @@ class ModuleHooks:
         tangents: tuple[list[Leaf], list[str]],
     ) -> None:
         frames, recorder = self._position.frames, self._recorder
-        at = len(frames) - 1
-        while at >= 0 and frames[at].watched is not w:
-            at -= 1
+        at = self._position.innermost_of(w)
         if at < 0:  # the trace began inside of it
             return
         frame = frames[at]
-        del frames[at + 1 :]
+        frames[at + 1 :] = [other for other in frames[at + 1 :] if other.thread != frame.thread]
+        if frame.phase == "forward":
+            self._note_threads(w)
         event = recorder.event(frame.phase, w.path, w.kind, "forward", frame.call)
         objects: list[str] = []
         facts: list[Fact] = []
@@ -279,18 +284,38 @@ class ModuleHooks:
             for state in states:
                 if state.tensor is not None and id(state.tensor) not in seen:
                     recorder.see_tensor(event, state.name, state.tensor, out=True, role=state.role)
-        frames.pop()
+        del frames[at]
         if grads:
             # The nodes of the graph that the module's own code made.
-            nodes = [
-                node for t in tensors_among(found) if t.requires_grad and (node := t.grad_fn) is not None
-            ]
-            stops = {id(n) for n in frame.stops}
-            # TorchScript makes other nodes once it has optimized a module.
-            hidden = isinstance(w.module, torch.jit.ScriptModule)
-            self._gradients.watch(nodes, w.path, w.kind, stops=stops, first=frame.sequence, hidden=hidden)
+            made = [t for t in tensors_among(found) if t.requires_grad]
+            nodes = [node for t in made if (node := t.grad_fn) is not None]
+            self._gradients.watch(
+                nodes,
+                w.path,
+                w.kind,
+                stops={id(n) for n in frame.stops},
+                first=frame.sequence,
+                since=frame.call,
+                # TorchScript makes other nodes once it has optimized a module.
+                hidden=isinstance(w.module, torch.jit.ScriptModule),
+                coming=lambda node: tuple(sorted({t.output_nr for t in made if t.grad_fn is node})),
+            )
         if not frames:
             self._gradients.forget()
+
+    def _note_threads(self, w: Watched) -> None:
+        """Where modules are at work in several threads at once, which of them comes first is by chance: once
+        in an iteration the trace says so, and once a warning.
+        """
+        other = self._position.beside(w)
+        if other is None or self._overlapped:
+            return
+        self._overlapped = True
+        paths = sorted({w.path or "the model", other.watched.path or "the model"})
+        text = self._guard.problem(f"two threads called {' and '.join(paths)} at the same time. {BY_CHANCE}")
+        if not self._told_overlap:
+            self._told_overlap = True
+            warnings.warn(f"twinrun: {text}", RuntimeWarning, stacklevel=6)
 
     def _see_written(self, event: Event, written: Sequence[Leaf], outputs: Sequence[Leaf]) -> None:
         """Adds what a module wrote into its caller's values. What works in place gives it as output, too."""

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import Any
+from threading import get_ident
+from typing import Any, NamedTuple
 
 import msgspec
 import torch
@@ -94,6 +95,17 @@ class _OfOperations(msgspec.Struct, gc=False, eq=False):
         self.of.after_operations(self, gradients, given)
 
 
+class _Made(NamedTuple):
+    """The only output of a module, and the nodes before what it made. thread, since: where the module ran,
+    and the number of its call.
+    """
+
+    node: Any
+    ends: list[Any]
+    thread: int
+    since: int
+
+
 class NodeGradients:
     """The hooks of the nodes of a graph, and of the borders of modules in it."""
 
@@ -102,7 +114,7 @@ class NodeGradients:
         self._kinds: dict[type, _Kind] = {}
         # While the outermost module is at work: by the number of the only output of a module within
         # it, that node, and those before what the module made. Outer modules look at these alone.
-        self._beyond: dict[int, tuple[Any, list[Any]]] = {}
+        self._beyond: dict[int, _Made] = {}
         self._borders = ModuleGradients(guard, position, recorder, owners)
 
     def forget(self) -> None:
@@ -135,11 +147,13 @@ class NodeGradients:
         *,
         stops: Collection[int] = (),
         first: int = 0,
+        since: int = -1,
         hidden: bool = False,
+        coming: object = None,
     ) -> dict[int, Any]:
         """Gives the nodes by their numbers: Python makes objects for them anew where none is held."""
         met: dict[int, Any] = {}
-        kinds, beyond, outputs = self._kinds, self._beyond, list(waiting)
+        kinds, beyond, outputs, thread = self._kinds, self._beyond, list(waiting), get_ident()
         ends: list[Any] = []
         while waiting:
             node = waiting.pop()
@@ -153,12 +167,17 @@ class NodeGradients:
             of = kinds.get(type(node)) or self._kind_of(node)
             if of.leaf:
                 continue
-            if node._sequence_nr() < first:
+            inner = beyond.get(number)
+            # Each thread has numbers of its own.
+            if inner is None or inner.thread == thread:
+                outside = node._sequence_nr() < first
+            else:
+                outside = inner.since < since
+            if outside:
                 ends.append(node)
                 continue
-            inner = beyond.get(number)
             if inner is not None:  # the nodes up to these were seen when an inner module ended
-                waiting += inner[1]
+                waiting += inner.ends
                 continue
             following = [n for n, _ in node.next_functions if n is not None]
             known = node.metadata
@@ -175,7 +194,7 @@ class NodeGradients:
             waiting += following
         # Of several outputs an outer module may use some: not all ends need be reached from these.
         if len(outputs) == 1 and all(end is not outputs[0] for end in ends):
-            beyond[id(outputs[0])] = outputs[0], ends
+            beyond[id(outputs[0])] = _Made(outputs[0], ends, thread, since)
         return met
 
     def _kind_of(self, node: Any) -> _Kind:

@@ -210,7 +210,7 @@ class OperationEvents:
         phase, module = self._place(in_backward())
         if phase == "backward":
             recorder.gradient_seen()
-        enclosing = position.frames[-1].call if position.frames else -1
+        enclosing = position.enclosing(-1)
         values, call = recorder.new_values(), position.new_call()
         return Event(phase, position.microbatch, module, "", name, call, enclosing, values, "")
 
@@ -333,9 +333,9 @@ class OperationEvents:
         return True
 
     def _put(self, event: Event, phase: str, module: str, call: int, structure: str) -> None:
-        frames = self._position.frames
-        event.phase, event.microbatch, event.module = phase, self._position.microbatch, module
-        event.call, event.enclosing = call, frames[-1].call if frames else -1
+        position = self._position
+        event.phase, event.microbatch, event.module = phase, position.microbatch, module
+        event.call, event.enclosing = call, position.enclosing(-1)
         event.structure = structure
 
     def taken(self, begun: _Begun, schema: _Schema) -> Event | None:
@@ -460,8 +460,7 @@ class OperationEvents:
         """(phase, module) of an operation that runs now. backward: whether gradients are computed."""
         if self._position.optimizing:
             return "optimizer", ""
-        frames = self._position.frames
-        inner = frames[-1] if frames else None
+        inner = self._position.innermost()
         if backward:
             if inner is not None and inner.phase == "recompute":
                 return "recompute", inner.watched.path

@@ -142,8 +142,12 @@ def models_of(model: torch.nn.Module | Mapping[str, torch.nn.Module]) -> Mapping
     models: Mapping[str, torch.nn.Module]
     if isinstance(model, torch.nn.Module):
         models = {"": model}
+    elif isinstance(model, Mapping):
+        models = model
     else:
-        models = model if isinstance(model, Mapping) else dict(model)
+        raise TwinrunError(
+            f"model: {type(model).__name__!r} is no torch.nn.Module", fix="give a model, or a dict of models"
+        )
     for name, one in models.items():
         if not isinstance(one, torch.nn.Module):
             raise TwinrunError(f"{name!r} is no torch.nn.Module", fix="give a model, or a dict of models")

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ..capture.events import EventWriter
+from ..capture.events import EventWriter, refuse_later_steps
 from ..capture.run import Run
 from ..errors import TwinrunError
 from ..runs.gaps import NOT_LOOKED_INTO
@@ -358,9 +358,7 @@ class Trace:
             self._note_uncalled(uncalled)
         elif uncalled or self._all_modules or not self._uncalled.tell:
             of = "" if self._all_modules or not uncalled else f" of {_names(uncalled)}"
-            text = f"iteration {self._position.iteration}: gradients were seen, and no forward pass{of}: {_COMPILED}"
-            self.problems.append(text)
-            self._iterations.problem(text)
+            text = self._guard.problem(f"gradients were seen, and no forward pass{of}: {_COMPILED}")
             warnings.warn(f"twinrun: {text}", RuntimeWarning, stacklevel=4)
         else:  # a program may call others than those that were chosen: nobody knows
             self._note_uncalled([w for w in self._model.watched if w.root])
@@ -390,12 +388,9 @@ class Trace:
         says so once.
         """
         if unhooked:
-            text = (
-                f"iteration {self._position.iteration}: the program removed the hooks of {_names(unhooked)}. What went in "
-                "and came out since is not traced"
+            text = self._guard.problem(
+                f"the program removed the hooks of {_names(unhooked)}. What went in and came out since is not traced"
             )
-            self.problems.append(text)
-            self._iterations.problem(text)
             if not self._told_unhooked:
                 self._told_unhooked = True
                 warnings.warn(f"twinrun: {text}", RuntimeWarning, stacklevel=4)
@@ -583,14 +578,9 @@ def trace(
     if first is not None:
         run, settings = settings.of_second_run(first, reference)
     own = not isinstance(run, Run)
-    if isinstance(run, Run) and (there := [step for step in run.steps if step >= settings.start]):
-        raise TwinrunError(
-            f"the run has step {there[-1]} already, and this trace would begin with {settings.start}",
-            where=run.path,
-            fix=f"give start={there[-1] + 1}, or enter the same trace again: it goes on counting",
-        )
     made = run if isinstance(run, Run) else Run(rank_path(run), existing=existing, background=True)
     try:
+        refuse_later_steps(made.path, made.steps, settings.start)
         return Trace(models, optimizers, made, settings, own_run=own)
     except BaseException:
         if own:

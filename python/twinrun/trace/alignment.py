@@ -79,6 +79,28 @@ def aligned(a: Sequence[Event], b: Sequence[Event]) -> list[Pair]:
     """Pairs of events in the order of both streams; None where the other run has none.
 
     First events that also agree in the names, types and shapes of their values are matched; what is
-    between them is matched by phase, module and operation.
+    between them is matched by phase, module and operation. Gradients of parameters are matched wherever they
+    are: frameworks sum them up in an order that may change, as threads and compiled code do.
     """
-    return _matched(a, b, (_strict, _loose))
+    pairs = _matched(a, b, (_strict, _loose))
+    moved: dict[Hashable, list[Event]] = {}
+    for one, other in pairs:
+        if one is None and other is not None and (key := _of_parameter(other)):
+            moved.setdefault(key, []).append(other)
+    if not moved:
+        return pairs
+    taken: set[int] = set()
+    found: list[Pair] = []
+    for one, other in pairs:
+        if other is None and (waiting := moved.get(_of_parameter(one))):
+            other = waiting.pop(0)
+            taken.add(id(other))
+        found.append((one, other))
+    return [pair for pair in found if pair[0] is not None or id(pair[1]) not in taken]
+
+
+def _of_parameter(e: Event | None) -> Hashable:
+    """What the event of a parameter's gradient is matched by; None for other events."""
+    if e is None or e.phase != "backward" or not e.operation.startswith("gradient of "):
+        return None
+    return e.module, e.operation

@@ -11,7 +11,7 @@ from ..comparison.words import verdict_line
 from ..comparison.work import compare
 from ..errors import TwinrunError
 from ..runs.events import DIGESTS, EVENTS, KEPT, Event
-from ..runs.gaps import UNCALLED, gap
+from ..runs.gaps import BY_CHANCE, UNCALLED, gap
 from ..runs.opening import open_subject
 from ..words import counted
 from .alignment import is_rest, leading
@@ -54,6 +54,9 @@ def _iterations(
             only = f"iteration {n}: only in {a.label if n in ours else b.label}"
             walk.problem(f"{at}{only}")
             walk.not_known(only)
+
+
+_OF_MODULES = ("forward", "recompute", "backward")
 
 
 def _is_uncalled(e: Event) -> bool:
@@ -104,7 +107,7 @@ def _walked(
     alike = kinds is None
     beside, parts = False, 0
     for number in _iterations(result, walk, a, b, at, common):
-        sides = []
+        sides, ordered = [], True
         result.iterations.append(number)
         for side in (a, b):
             events, told, others = side.subject.events(side.rank, number)
@@ -114,11 +117,14 @@ def _walked(
                 if not alike or said not in result.problems:  # those of the reference are met again
                     walk.problem(said)
                 walk.not_known(f"{said} (a problem of the trace)")
+                ordered = ordered and not text.endswith(BY_CHANCE)
             if alike:
                 events, left = replicated(events)
                 parts += left
             sides.append(events)
             walk.uncalled.update((e.module, None) for e in events if _is_uncalled(e))
+        if not ordered:  # the same call of a module may be another one in each run
+            sides = [[e for e in events if e.phase not in _OF_MODULES] for events in sides]
         if common:
             sides = _without_rest(result, number, sides, (a, b), at)
         if kinds is not None:

@@ -89,6 +89,34 @@ def test_a_missing_event_is_the_only_one_that_is_unmatched(a: list[str], at: int
     assert sum(x is None or y is None for x, y in pairs) == 1
 
 
+def test_gradients_of_parameters_are_matched_in_any_order(tmp_path) -> None:
+    """Frameworks sum them up in an order that may change. What is only in one run stays a problem."""
+
+    def gradient(name: str, value: int) -> Event:
+        return event("m", value, operation=f"gradient of m.{name}", phase="backward")
+
+    def around(*gradients: Event) -> list[Event]:
+        return [
+            event("m", 1),
+            event("n", 2, phase="backward", operation="backward"),
+            *gradients,
+            event("o", 3),
+        ]
+
+    a = around(gradient("w", 4), gradient("v", 5), gradient("w", 6))
+    b = [gradient("v", 5), *around(gradient("w", 4), gradient("w", 6))]
+    assert compared(tmp_path, a, b).verdict == compared(tmp_path, b, a).verdict == "same"
+    found = compared(tmp_path, a, [gradient("v", 7), *around(gradient("w", 4), gradient("w", 6))])
+    assert (found.verdict, found.different_values, found.unmatched) == ("different", 1, 0)
+    assert found.first_divergence.site.operation == "gradient of m.v"
+    lone = compared(tmp_path, a, [gradient("u", 5), *around(gradient("w", 4), gradient("w", 6))])
+    assert lone.unmatched == 2
+    fewer = compared(tmp_path, a, [gradient("v", 5), *around(gradient("w", 4))])
+    assert fewer.unmatched == 1
+    other = [event("m", 1, operation="backward", phase="backward"), event("o", 1)]
+    assert compared(tmp_path, other, other[::-1]).verdict != "same"
+
+
 def test_values_of_another_shape_are_still_matched() -> None:
     a, b = [event("a", 1), event("b", 2), event("c", 3)], [event("a", 1), event("b", 2), event("c", 3)]
     b[1].values[0].shape = (3,)

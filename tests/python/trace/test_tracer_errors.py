@@ -233,3 +233,28 @@ def test_no_part_of_a_trace_ends_the_training(tmp_path, monkeypatch, during: str
     finally:
         while torch.utils._python_dispatch._get_current_dispatch_mode() is not None:  # of 'leave'
             torch.utils._python_dispatch._get_current_dispatch_mode().__exit__(None, None, None)
+
+
+@pytest.mark.parametrize("model", [None, torch.sin, [nn.ReLU()], {"a": torch.sin}])
+def test_what_is_no_model_is_refused(tmp_path, model: object) -> None:
+    with pytest.raises(
+        twinrun.TwinrunError, match=r"is no torch\.nn\.Module; give a model, or a dict of models"
+    ):
+        trace(model, tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_run_that_has_the_first_iteration_is_refused(tmp_path) -> None:
+    """Before anything is written: an iteration that the run has already stops a trace in its middle."""
+    small(tmp_path / "a")
+    with pytest.raises(
+        twinrun.TwinrunError, match=r"has step 2 already, and this trace would begin with 0; give start=3"
+    ):
+        trace(nn.ReLU(), tmp_path / "a", existing="append")
+    with twinrun.Run(tmp_path / "a", existing="append") as run:
+        assert run.steps == [0, 1, 2]
+        with pytest.raises(twinrun.TwinrunError, match="would begin with 1; give start=3"):
+            trace(nn.ReLU(), run, start=1)
+    _, traced = small(tmp_path / "a", existing="append", start=3)
+    assert traced.problems == []
+    assert TraceSubject(str(tmp_path / "a")).iterations(0) == [0, 1, 2, 3, 4, 5]

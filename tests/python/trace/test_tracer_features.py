@@ -216,6 +216,34 @@ def scripted(kind: str) -> nn.Module:
     return inner if kind.endswith("alone") else nn.Sequential(inner, nn.Tanh(), nn.Linear(4, 2))
 
 
+def test_torchscript_that_was_optimized_agrees_with_one_that_was_not(tmp_path) -> None:
+    """As in a training that is resumed. An optimized module has one node for all of its code, which takes other
+    gradients besides those of its outputs. Whole numbers are added up alike in any order.
+    """
+
+    class Inner(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.second(torch.relu(self.first(x)))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TorchScript is deprecated
+        model = nn.Sequential(nn.Linear(4, 4), torch.jit.script(Inner()))
+    with torch.no_grad():
+        for n, p in enumerate(model.parameters()):
+            p.copy_(torch.arange(p.numel()).view(p.shape) % 5 - 2 + n)
+    for name in ("a", "b"):
+        with trace(model, tmp_path / name) as t:
+            for _ in range(5):
+                model.zero_grad()
+                model(torch.arange(12.0).view(3, 4) - 5).sum().backward()
+                t.step()
+    assert twinrun.compare_traces(tmp_path / "a", tmp_path / "b").verdict == "same"
+
+
 @pytest.mark.parametrize("level", ["modules", "ops"])
 @pytest.mark.parametrize("kind", ["script", "trace", "script alone", "trace alone"])
 def test_torchscript_is_traced_as_a_whole(tmp_path, kind: str, level: str) -> None:
