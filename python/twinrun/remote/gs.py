@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..errors import MissingFile
 from .gs_writes import GsWrites
-from .transport import First, Transport, changed
+from .transport import First, Transport, changed, fewer
 
 __all__ = ["Gs"]
 
@@ -29,7 +29,7 @@ class Gs(Transport):
         except MissingFile:
             raise changed(self.name) from None
         if len(found) != count:
-            raise changed(self.name)
+            raise fewer(self.name)
         return found
 
     def mark(self, tag: str) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from ..errors import FormatError, TwinrunError, Unsupported
-from .transport import Again, First, Transport, changed, missing, read_most, silent, whole_size
+from .transport import Again, First, Transport, changed, fewer, missing, read_most, silent, whole_size
 
 if TYPE_CHECKING:
     import aiohttp
@@ -24,17 +24,19 @@ class Https(Transport):
             if headers.get("Content-Range", "").strip() != "bytes */0":
                 raise Unsupported("its server gives no size", where=self.name, fix="download it first")
             return First(0, _tag(headers, self.name), b"")
-        size = whole_size(headers, 0, len(body), self.name)
+        size = whole_size(headers, 0, count, self.name)
         if len(body) != min(size, count):
-            raise changed(self.name)
+            raise fewer(self.name)
         return First(size, _tag(headers, self.name), body)
 
     def read(self, offset: int, count: int, size: int, tag: str) -> bytes:
         status, headers, body = self._wait(lambda: self._get(offset, count), count)
-        if status == 416 or len(body) != count or _tag(headers, self.name) != tag:
+        if status == 416 or _tag(headers, self.name) != tag:
             raise changed(self.name)
         if whole_size(headers, offset, count, self.name) != size:
             raise changed(self.name)
+        if len(body) != count:
+            raise fewer(self.name)
         return body
 
     async def _get(self, offset: int, count: int) -> tuple[int, Mapping[str, str], bytes]:

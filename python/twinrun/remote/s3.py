@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .s3_writes import S3Writes
-from .transport import Again, First, Transport, changed, read_most, silent, whole_size
+from .transport import Again, First, Transport, changed, fewer, read_most, silent, whole_size
 
 __all__ = ["S3"]
 
@@ -24,11 +24,11 @@ class S3(Transport):
                 facts = await self.fs._call_s3("head_object", **self._place)
                 return First(int(facts["ContentLength"]), str(facts["ETag"]), b"")
             body = await self._body(reply, count)
-            return First(whole_size(_range(reply), 0, len(body), self.name), str(reply["ETag"]), body)
+            return First(whole_size(_range(reply), 0, count, self.name), str(reply["ETag"]), body)
 
         found = self._wait(get, count)
         if len(found.bytes) != min(found.size, count):
-            raise changed(self.name)
+            raise fewer(self.name)
         return found
 
     def read(self, offset: int, count: int, size: int, tag: str) -> bytes:
@@ -50,7 +50,7 @@ class S3(Transport):
 
         found = self._wait(get, count)
         if len(found) != count:
-            raise changed(self.name)
+            raise fewer(self.name)
         return found
 
     def mark(self, tag: str) -> str:

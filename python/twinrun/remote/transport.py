@@ -23,6 +23,7 @@ __all__ = [
     "Transport",
     "Unanswered",
     "changed",
+    "fewer",
     "listed",
     "missing",
     "read_most",
@@ -120,6 +121,15 @@ def _advice(error: Exception) -> str:
 def changed(name: str) -> FormatError:
     return FormatError(
         "was changed while it was read", where=name, fix="compare it again when nothing writes it"
+    )
+
+
+def fewer(name: str) -> FormatError:
+    """Of an object that is what it was: its answer ended early."""
+    return FormatError(
+        "its server gave fewer bytes than it was asked for",
+        where=name,
+        fix="try it again, or download it first",
     )
 
 
@@ -278,12 +288,14 @@ async def read_most(read: Callable[[int], Awaitable[bytes]], count: int, name: s
 
 
 def whole_size(headers: Mapping[str, str], offset: int, count: int, name: str) -> int:
-    """The size of the whole object. Raises FormatError if the reply is of another range."""
+    """The size of the whole object. Raises FormatError if the reply is of another range than this one, which
+    may go beyond the end.
+    """
     told = re.fullmatch(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19})", headers.get("Content-Range", "").strip())
     if told is None:
         raise Unsupported("its server gives no size", where=name, fix="download it first")
     begin, last, size = map(int, told.groups())
-    if (begin, last) != (offset, offset + count - 1) or last >= size:
+    if (begin, last) != (offset, min(offset + count, size) - 1):
         raise FormatError(
             "its server gave other bytes than it was asked for", where=name, fix="download it first"
         )
