@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 
 __all__ = [
     "aligned",
     "byte_size",
+    "common_length",
     "counted",
     "estimate",
     "exact",
@@ -30,6 +32,16 @@ def number(value: float | int | None) -> str:
     if math.isnan(value) or math.isinf(value):
         return str(value)
     return f"{value:.3g}"
+
+
+def common_length(*sequences: Sequence[object]) -> int:
+    """How many of their first elements all sequences have in common.
+
+    >>> common_length("abcd", "abx"), common_length(["a", "b"], ["c"]), common_length("ab", "abc")
+    (2, 0, 2)
+    """
+    alike = (all(one == ones[0] for one in ones) for ones in zip(*sequences, strict=False))
+    return sum(takewhile(bool, alike))
 
 
 def percent(share: float) -> str:

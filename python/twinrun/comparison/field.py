@@ -18,6 +18,7 @@ from .words import field_repr
 
 __all__ = [
     "MOST_TURNS",
+    "NO_VALUE",
     "FieldComparison",
     "FieldGroup",
     "JoinedFields",
@@ -26,6 +27,7 @@ __all__ = [
     "facts_of",
     "finite_scalars",
     "place_text",
+    "with_mask",
 ]
 
 
@@ -143,7 +145,8 @@ class FieldComparison:
     ranks : int or None
         Of how many ranks' parts the field was put together, where the runs cut it differently.
     kind : str or None
-        What elements are that are no numbers, such as 'text'. |a - b| is then None or 0.
+        What elements are that are no numbers, such as 'text'. |a - b| is then None or 0. 'value': where the
+        first element differs, or that with the largest |a - b|, one run has no value.
     first_ranks : (int, int) or None
         With `ranks`: the rank of each run that holds the element of `first_index`.
     global_shape, global_offset : tuple of int or None
@@ -413,6 +416,8 @@ def distance(a: float | int, b: float | int) -> float:
 # Values on a circle that are farther apart, in turns, are compared as on a line: no float64 says in
 # which turn they are. The core rounds turns to whole numbers, and then has kMostTurns.
 MOST_TURNS = 2.0**52 - 0.5
+# In place of an element that a run has none of: the number that is stored there means nothing.
+NO_VALUE = "no value"
 
 
 def _abs_diff(a: float | int | None, b: float | int | None, period: float = 0.0) -> float | int | None:
@@ -525,6 +530,8 @@ def facts_of(
     )
     if a.kind is not None:
         return _without_distances(made)
+    if found.valueless:
+        return dataclasses.replace(_without_distances(made), kind="value")
     if a.name.endswith(SUFFIX):  # digests of texts, whose numbers say nothing either
         return dataclasses.replace(_without_distances(made), kind="text")
     if a.unit is not None:
@@ -532,6 +539,20 @@ def facts_of(
         return dataclasses.replace(_without_distances(made), kind=kind)
     made.first_abs_diff = _abs_diff(r.first_a, r.first_b, decision.period_of(first))
     return _exact_on_circles(made, decision, first, found.max_abs_at)
+
+
+def with_mask(field: FieldComparison, mask: FieldComparison) -> FieldComparison:
+    """A field that was matched by ID, without distances where the runs lack different values. mask: of it."""
+    if not field.different or not mask.different:
+        return field
+    first = [field.first_a, field.first_b]
+    if (field.first_id, field.first_index) == (mask.first_id, mask.first_index):
+        lacks = mask.first_a, mask.first_b
+        first = [NO_VALUE if lack else value for lack, value in zip(lacks, first, strict=True)]
+    return dataclasses.replace(
+        _without_distances(field), kind="value", first_a=first[0], first_b=first[1], first_abs_diff=None,
+        max_abs_id=None,
+    )  # fmt: skip
 
 
 def _exact_on_circles(

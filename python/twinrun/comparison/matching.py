@@ -6,12 +6,12 @@ What has no partner is a problem: it is reported, and never counts as compared.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 
 from ..errors import Incomparable, TwinrunError, Unmatched
-from ..formats.texts import MASK
-from ..runs.fields import FieldRef, check_alike
+from ..formats.texts import MASK, SUFFIX
+from ..runs.fields import FieldRef, check_alike, mask_of_none
 from ..runs.order import in_one_order, in_one_type
 from ..runs.subject import Opened, Place, Subject
 from ..runs.values import are_comparable, by_values, castable
@@ -292,22 +292,23 @@ def match_fields(
     chosen_b = {n: f for n, f in in_b.items() if chosen(n)}
     elsewhere: list[str] = []  # parts of global arrays, which other ranks of the other run may hold
     of_a, of_b = labels_of_both(a, b)
+    _add_masks(chosen_a, chosen_b)
+    _add_masks(chosen_b, chosen_a)
     for here, there, mine, theirs in ((of_a, of_b, chosen_a, chosen_b), (of_b, of_a, chosen_b, chosen_a)):
         missing = [n for n in mine if n not in theirs]
         elsewhere += [n for n in missing if mine[n].place is not None]
         missing = [n for n in missing if mine[n].place is None]
-        # Elements without a value hold some number: against a field that has all values they say
-        # nothing.
-        some = [n.removesuffix(MASK) for n in missing if n.endswith(MASK) and n.removesuffix(MASK) in theirs]
-        if some:
+        as_text = [n for n in missing if f"{n}{SUFFIX}" in theirs]
+        if as_text:
             problems.append(
-                Incomparable(
-                    f"{at}{fields_named(some)}: only {here} has a mask, of elements without a value",
+                Unmatched(
+                    f"{at}{fields_named(as_text)}: numbers in {here}, and text in {there}",
                     where=there,
-                    fix="leave the field out",
+                    fix="store numbers in both, or text in both",
                 )
             )
-        missing = [n for n in missing if n.removesuffix(MASK) not in some]
+        texts = [n for n in missing if n.endswith(SUFFIX) and n.removesuffix(SUFFIX) in theirs]
+        missing = [n for n in missing if n not in as_text and n not in texts]
         if missing:
             missing = _unknown(missing, in_b if mine is chosen_a else in_a, chosen)
         if missing:
@@ -318,10 +319,30 @@ def match_fields(
                     fix="compare the common ones with --common, or choose with --field",
                 )
             )
-    same = [(x, chosen_b[n]) for n, x in chosen_a.items() if n in chosen_b]
+    same = [
+        (_with_mask(x, chosen_a), _with_mask(chosen_b[n], chosen_b))
+        for n, x in chosen_a.items()
+        if n in chosen_b
+    ]
     found = _checked(same, problems, a, b, at, values)
     found.recut += elsewhere
     return found
+
+
+def _add_masks(mine: Mapping[str, FieldRef], theirs: dict[str, FieldRef]) -> None:
+    """Gives a field a mask where the other run has one: where all elements have a value, none is stored."""
+    for name, mask in mine.items():
+        field = theirs.get(name.removesuffix(MASK)) if name.endswith(MASK) and name not in theirs else None
+        if field is not None and field.place is None and mask.place is None:
+            made = mask_of_none(mask, field)
+            if made is not None:
+                theirs[name] = made
+
+
+def _with_mask(ref: FieldRef, fields: Mapping[str, FieldRef]) -> FieldRef:
+    """A field that knows where its elements have no value."""
+    mask = fields.get(f"{ref.name}{MASK}")
+    return ref if mask is None else replace(ref, mask=mask)
 
 
 def _unknown(missing: Sequence[str], other: Opened, chosen: Callable[[str], bool]) -> list[str]:

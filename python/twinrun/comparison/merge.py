@@ -36,13 +36,15 @@ class Found:
     """What comparing a field, or some of it, found.
 
     result: of the core. places: what the places in it mean; None: they are the numbers of scalars.
-    readable: the elements at the first difference, where those of `result` are codes. built: what
+    readable: the elements at the first difference, where those of `result` are codes, or a run has no value.
+    valueless: whether a run has no value where the first difference is, or the farthest. built: what
     building metadata for this comparison took.
     """
 
     result: _core.FieldResult
     places: dict[int, Place] | None = None
     readable: Values | None = None
+    valueless: bool = False
     built: _core.StageFacts | None = None
 
     @property
@@ -115,6 +117,7 @@ def merged(parts: Sequence[Found], columns: Sequence[int] = ()) -> Found:
         result,
         places,
         readable=None if result.first is None else first[0].readable,
+        valueless=any(part.valueless for part in parts),
         built=sum(built[1:], built[0]) if built else None,
     )
 

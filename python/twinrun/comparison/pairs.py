@@ -158,7 +158,7 @@ def _is_plain(ref: FieldRef) -> bool:
     """Whether its elements lie in memory or in files as they are, and are numbers; or only its
     metadata is there.
     """
-    if ref.kind is not None or ref.text is not None or ref.tell is not None or ref.parts is not None:
+    if any(of is not None for of in (ref.kind, ref.text, ref.tell, ref.parts, ref.mask)):
         return False
     if ref.no_data:
         return ref.metadata is not None

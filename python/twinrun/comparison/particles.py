@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from ..errors import Incomparable, TwinrunError, Unmatched
+from ..formats.texts import MASK
 from ..runs.particles import find_particles, without_ids
 from ..runs.values import particles_by_values
 from .by_id import circles_of, common_fields, compare_particles
+from .field import with_mask
 from .matching import StepMatch, labels_of_both, lost
 from .outcome import Outcome
 from .ranks import OpenStep
@@ -42,6 +44,8 @@ def compare_by_id(request: Request, match: StepMatch) -> tuple[Outcome, set[str]
                 fields, problems = common_fields(kind, wanted, *labels, match.step)
                 found.remarks.periodic |= circles_of(kind, fields, request.settings, match.step)
                 results, more, notes = compare_particles(kind, fields, match.step, request.settings, *labels)
+                masks = {f.field.removesuffix(MASK): f for f in results if f.field.endswith(MASK)}
+                results = [with_mask(f, masks[f.field]) if f.field in masks else f for f in results]
                 found.results += [(-1, f) for f in results]
                 found.remarks.notes += notes
                 for problem in (*problems, *more):

@@ -17,7 +17,7 @@ from ..formats.facts import SUMMARY
 from ..runs.fields import FieldRef
 from ..runs.order import columns_of
 from ..runs.subject import Place
-from .field import FieldComparison, facts_of, place_text
+from .field import NO_VALUE, FieldComparison, facts_of, place_text
 from .merge import Found, Values, merged
 from .settings import Decision, Settings
 
@@ -266,8 +266,11 @@ def compare_part(
     like.place = a.place if a.user_place == b.user_place else None
     like.unit = a.unit
     readable = None if like.kind is None else _readable(compared, a, b)
+    valueless = False
+    if readable is None:
+        readable, valueless = _without_value(compared, a, b)
     first = 0 if not ranges else ranges[0][0]
-    found = Found(compared, readable=readable, built=built)
+    found = Found(compared, readable=readable, valueless=valueless, built=built)
     seconds = time.perf_counter() - start
     return FieldPart(found, first, like, place, decision, reason, seconds, types=types_of(a, b))
 
@@ -439,6 +442,30 @@ def _build_missing(
             side.field = 0
             built = stage if built is None else built + stage
     return built
+
+
+def _without_value(found: _core.FieldResult, a: FieldRef, b: FieldRef) -> tuple[Values | None, bool]:
+    """The elements at the first difference, if one run has no value there; and whether that is so there or
+    where the distance is largest. Some number is stored in the place of such a value, and means nothing.
+    """
+    if a.mask is None or b.mask is None:
+        return None, False
+    lacks = {at: [_has_no_value(ref, at) for ref in (a, b)]
+             for at in {found.first, found.max_abs_at} if at is not None}  # fmt: skip
+    alone = [at for at, (of_a, of_b) in lacks.items() if of_a is not of_b]
+    if found.first not in alone:
+        return None, bool(alone)
+    numbers = (found.first_a, found.first_b)
+    values = [NO_VALUE if lack else n for lack, n in zip(lacks[found.first], numbers, strict=True)]
+    return Values(*values), True
+
+
+def _has_no_value(ref: FieldRef, scalar: int) -> bool:
+    mask = ref.mask
+    if mask is None or mask.dtype != "bool" or mask.items != ref.items:
+        return False
+    source = mask.source()
+    return source is not None and bool(_core.read_source(source, scalar // scalars_of(ref.dtype), 1)[0])
 
 
 def _readable(found: _core.FieldResult, a: FieldRef, b: FieldRef) -> Values | None:

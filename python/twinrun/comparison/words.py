@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ from .. import _core
 from ..errors import one_line
 from ..formats.dates import NOT_A_TIME, distance_text, time_text
 from ..formats.texts import SUFFIX
-from ..words import byte_size, counted, counted_steps, number
+from ..words import byte_size, common_length, counted, counted_steps, number
 
 if TYPE_CHECKING:
     from .field import FieldComparison
@@ -69,9 +68,7 @@ def first_values(f: FieldComparison) -> tuple[str, str] | None:
     digests = f.field.endswith(SUFFIX) and not isinstance(f.first_a, str)
     if f.kind is not None and (digests or (f.first_a is None and f.first_b is None)):
         return None
-    if f._unit is not None and isinstance(f.first_a, int) and isinstance(f.first_b, int):
-        return time_text(f.first_a, f._unit), time_text(f.first_b, f._unit)
-    return _element(f.first_a), _element(f.first_b)
+    return _element(f.first_a, f._unit), _element(f.first_b, f._unit)
 
 
 def cut_where_they_differ(a: str, b: str) -> tuple[str, str]:
@@ -87,7 +84,7 @@ def cut_where_they_differ(a: str, b: str) -> tuple[str, str]:
             a, b = (text.encode("ascii", "backslashreplace").decode() for text in (a, b))
     if a[:_LONGEST] != b[:_LONGEST] or a == b:
         return a[:_LONGEST], b[:_LONGEST]
-    begin = len(os.path.commonprefix((a, b))) - _BEFORE
+    begin = common_length(a, b) - _BEFORE
     return f"…{a[begin : begin + _LONGEST]}", f"…{b[begin : begin + _LONGEST]}"
 
 
@@ -132,7 +129,9 @@ def _times(a: int, b: int, unit: str) -> str:
     return f"{said}, {distance_text(abs(a - b), unit)} apart"
 
 
-def _element(value: float | int | str | None) -> str:
+def _element(value: float | int | str | None, unit: str | None = None) -> str:
+    if unit is not None and isinstance(value, int):
+        return time_text(value, unit)
     return value if isinstance(value, str) else number(value)
 
 

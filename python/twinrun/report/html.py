@@ -25,7 +25,7 @@ from ..comparison.words import first_values, ranked, tolerance_text, verdict_lin
 from ..comparison.work import Comparison, FieldComparison, histogram_edges
 from ..errors import TwinrunError
 from ..markup import render
-from ..words import byte_size, exact, number, percent
+from ..words import byte_size, common_length, exact, number, percent
 from .charts import COLOURS, NARROW, Line, Picture, bars, density, heat_map, line_chart
 from .document import write_whole
 from .parts import BAD, GOOD, OPEN, Table
@@ -269,7 +269,7 @@ def write_error_html(path: str, a: str, b: str, error: str) -> None:
 def _names(a: str, b: str) -> tuple[str, str]:
     """Short names that distinguish the runs: without their common folders."""
     parts = [label.rstrip("/").split("/") for label in (a, b)]
-    common = len(os.path.commonprefix(parts))
+    common = common_length(*parts)
     tails = ["/".join(p[min(common, len(p) - 1) :]) or label for p, label in zip(parts, (a, b), strict=True)]
     first, second = (t if len(t) <= 50 else "…" + t[-48:] for t in tails)
     return first, second

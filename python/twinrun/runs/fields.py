@@ -15,7 +15,7 @@ from ..formats.element_types import COMPLEX, ITEMSIZE, storage_dtype
 from ..formats.facts import SUMMARY
 from ..formats.labels import labels_of, labels_told
 from ..formats.model import label_field, summary_fields
-from .arrays import ArrayView, DeviceArrayView
+from .arrays import ArrayView, DeviceArrayView, view
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,6 +29,7 @@ __all__ = [
     "check_alike",
     "decoded_source",
     "label_refs",
+    "mask_of_none",
     "places_of",
     "refs_of_fields",
     "refs_of_metadata",
@@ -95,6 +96,7 @@ class FieldRef:
     null: bool = False  # see formats.Field
     characters: bool = False  # see formats.Field
     told_type: str = ""  # of numbers that the core does not know in their own type: its name
+    mask: FieldRef | None = None  # a field of bool: True where an element has no value
 
     @property
     def type_in_run(self) -> str:
@@ -235,6 +237,20 @@ class FieldLayout(Protocol):
 def shape_text(field: FieldLayout) -> str:
     """The shape of a field for people."""
     return "null (no elements)" if getattr(field, "null", False) else str(list(field.user_shape))
+
+
+def mask_of_none(mask: FieldRef, field: FieldRef) -> FieldRef | None:
+    """A mask like `mask` for a field of which all elements have a value; None where the shapes do not fit.
+
+    mask: of the same field of another run or rank, which may have another number of rows.
+    """
+    shape = (*field.user_shape[:1], *mask.user_shape[1:])
+    if len(shape) != len(mask.user_shape) or field.user_shape[: len(shape)] != shape:
+        return None
+    values = view(mask.name, np.zeros(shape, np.bool_))
+    assert isinstance(values, ArrayView)
+    return FieldRef(mask.name, values.dtype, "little", values.shape, False, field.where,
+                    memory=values, group=field.group)  # fmt: skip
 
 
 def check_alike(

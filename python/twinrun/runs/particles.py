@@ -11,8 +11,7 @@ from .. import _core
 from ..errors import Incomparable
 from ..formats.element_types import INTEGERS, storage_dtype
 from ..formats.texts import MASK
-from .arrays import ArrayView, view
-from .fields import FieldRef
+from .fields import FieldRef, mask_of_none
 
 if TYPE_CHECKING:
     import numpy as np
@@ -82,24 +81,22 @@ def find_particles(
                 kind = found.setdefault(name, Particles(name))
                 (kind.parts_a if at == 0 else kind.parts_b).append((rank, ids, own))
     for kind in found.values():
-        for parts in (kind.parts_a, kind.parts_b):
-            _complete_masks(parts)
+        _complete_masks([*kind.parts_a, *kind.parts_b])
     return found
 
 
 def _complete_masks(parts: Sequence[tuple[int, FieldRef, dict[str, FieldRef]]]) -> None:
-    """Gives a field a mask on each rank of a run where another rank has one: a rank on which all elements
-    have a value stores none.
+    """Gives a field a mask in each part where another rank, or the other run, has one: where all elements
+    have a value, none is stored.
     """
-    masks = {name for _, _, own in parts for name in own if name.endswith(MASK)}
+    masks = {name: ref for _, _, own in parts for name, ref in own.items() if name.endswith(MASK)}
     for _, _, own in parts:
-        for name in masks - own.keys():
+        for name, mask in masks.items():
             field = own.get(name.removesuffix(MASK))
-            if field is not None:
-                values = view(name, np.zeros(field.user_shape, np.bool_))
-                assert isinstance(values, ArrayView)
-                own[name] = FieldRef(name, values.dtype, "little", values.shape, False, field.where,
-                                     memory=values, group=field.group)  # fmt: skip
+            if name not in own and field is not None:
+                made = mask_of_none(mask, field)
+                if made is not None:
+                    own[name] = made
 
 
 def without_ids(

@@ -5,8 +5,10 @@
 #include <cmath>
 #include <filesystem>
 #include <new>
+#include <set>
 #include <string>
 #include <system_error>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -323,7 +325,18 @@ class Comparison {
             asked.push_back(std::move(pair));
         }
         std::vector<Result<FieldResult>> found = compare_fields(asked, engine_);
+        // Fields of which the runs lack different values: some number is in the place of each, and
+        // a distance to it means nothing.
+        std::set<std::tuple<Step, std::uint32_t, std::string_view>> lacking;
         auto next = found.begin();
+        for (std::size_t i = 0; i < pairs.size(); ++i) {
+            if (pairs[i].problem || failed[i]) continue;
+            const Result<FieldResult>& result = *next++;
+            const std::string_view of = masked_name(pairs[i].a.name);
+            if (!of.empty() && result && result->different() != 0)
+                lacking.insert({pairs[i].step, pairs[i].rank, of});
+        }
+        next = found.begin();
         for (std::size_t i = 0; i < pairs.size(); ++i) {
             if (pairs[i].problem) {
                 add(std::move(*pairs[i].problem));
@@ -340,6 +353,16 @@ class Comparison {
                 error.message = place_text(pairs[i].step, pairs[i].rank) + ": field " +
                                 in_quotes(pairs[i].a.name) + ": " + error.message;
                 add(std::move(error), pairs[i].step);
+                continue;
+            }
+            if (result->different() != 0 &&
+                lacking.contains({pairs[i].step, pairs[i].rank, pairs[i].a.name})) {
+                add(error_at(ErrorCode::mismatch, {},
+                             at_place(pairs[i].step, pairs[i].rank, ranked_) + "field " +
+                                 in_quotes(pairs[i].a.name) +
+                                 ": the runs lack different values, and this interface does not tell which",
+                             kElsewhere),
+                    pairs[i].step);
                 continue;
             }
             if (pairs[i].a.array != nullptr && options_.method == Method::automatic)

@@ -1,6 +1,8 @@
 #include "comparison/matching.hpp"
 
 #include <algorithm>
+#include <array>
+#include <set>
 #include <string_view>
 #include <unordered_map>
 
@@ -139,25 +141,26 @@ FieldMatches match_fields(const ComparedRun& a, const ComparedRun& b, const Open
     const std::string at = at_place(step, rank, ranked);
     const ByName of_a = by_name(in_a);
     const ByName of_b = by_name(in_b);
+    // Elements without a value hold some number: against a field that has all values they say
+    // nothing.
+    std::set<std::string_view> masked;
     const auto alone = [&](const ComparedRun& here, const OpenPlace& mine, const ComparedRun& there,
                            const ByName& theirs) {
         std::vector<std::string> names;
-        std::vector<std::string> masks;
         for (const RunField& field : mine.fields) {
             if (theirs.contains(field.name)) continue;
-            const std::string_view name = field.name;
-            const bool masks_one = name.ends_with(kMaskLabel) &&
-                                   theirs.contains(name.substr(0, name.size() - kMaskLabel.size()));
-            (masks_one ? masks : names)
-                .push_back(in_quotes(masks_one ? name.substr(0, name.size() - kMaskLabel.size()) : name));
-        }
-        // Elements without a value hold some number: against a field that has all values they say
-        // nothing.
-        if (!masks.empty()) {
-            found.problems.push_back({error_at(ErrorCode::mismatch, there.label(),
-                                               at + named("field", masks) + ": only " + here.label() +
-                                                   " has a mask, of elements without a value",
-                                               "leave the field out")});
+            const std::string_view of = masked_name(field.name);
+            if (of.empty() || !theirs.contains(of)) {
+                names.push_back(in_quotes(field.name));
+                continue;
+            }
+            masked.insert(of);
+            const std::array both{in_quotes(of), in_quotes(field.name)};
+            found.problems.push_back(
+                {error_at(ErrorCode::mismatch, there.label(),
+                          at + named("field", both) +
+                              ": only " + here.label() + " lacks values, and this interface does not tell which",
+                          kElsewhere)});
         }
         if (names.empty()) return;
         found.problems.push_back({error_at(ErrorCode::mismatch, there.label(),
@@ -169,7 +172,7 @@ FieldMatches match_fields(const ComparedRun& a, const ComparedRun& b, const Open
     alone(b, in_b, a, of_a);
     for (const RunField& x : in_a.fields) {
         const auto y = of_b.find(x.name);
-        if (y == of_b.end()) continue;
+        if (y == of_b.end() || masked.contains(x.name)) continue;
         auto pair = pair_of(a, b, x, *y->second, at + "field " + in_quotes(x.name));
         if (pair) {
             found.pairs.push_back(std::move(pair).value());

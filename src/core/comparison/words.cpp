@@ -289,6 +289,10 @@ std::string proof_text(std::uint64_t read, std::uint64_t elements) {
            "% of them were read, metadata proves the rest";
 }
 
+std::string_view masked_name(std::string_view name) {
+    return name.ends_with(kMaskLabel) ? name.substr(0, name.size() - kMaskLabel.size()) : std::string_view();
+}
+
 bool never_tolerated(std::string_view name) {
     const std::size_t at = name.rfind('@');
     if (at == std::string_view::npos) return false;

@@ -58,6 +58,8 @@ inline constexpr std::string_view kNoData = "only its metadata is available, and
 inline constexpr std::string_view kTextLabel = "@text";
 inline constexpr std::string_view kMaskLabel = "@mask";
 inline constexpr std::string_view kShapeLabel = "@shape";
+// The name of the field whose elements a mask is of; empty for other fields. A view into `name`.
+[[nodiscard]] std::string_view masked_name(std::string_view name);
 // Whether no tolerance applies to integers of this name: they say what the numbers of another field
 // are, such as its shape, or the places of a sparse array.
 [[nodiscard]] bool never_tolerated(std::string_view name);

@@ -151,8 +151,7 @@ def test_files_of_any_kind_alone(tmp_path: Path) -> None:
 
 def test_masked_elements_are_not_those_of_a_plain_array() -> None:
     masked = np.ma.masked_array([1.0, 2.0], mask=[False, True])
-    with pytest.raises(twinrun.Incomparable, match="mask"):
-        twinrun.compare(masked, np.array([1.0, 2.0]))
+    assert twinrun.compare(masked, np.array([1.0, 2.0])).verdict == "different"
     unmasked = np.ma.masked_array([1.0, 2.0], mask=False)
     assert twinrun.compare(unmasked, np.array([1.0, 2.0])).same
 
@@ -362,13 +361,39 @@ def test_no_value_is_no_number(settings: dict) -> None:
     a = {"x": np.ma.masked_array([1.0, 0.0, 3.0], [False, True, False]), "y": np.ones(3)}
     b = {"x": np.ma.masked_array([1.0, 0.0, 3.0], False), "y": np.ones(3)}
     for one, other in ((a, b), (b, a)):
-        try:
-            found = twinrun.compare(one, other, **settings)
-        except twinrun.TwinrunError as e:
-            assert "value" in str(e)
-            continue
-        assert found.verdict == "incomparable" and not found.same
-        assert any("without a value" in str(problem) for problem in found.problems)
+        found = twinrun.compare(one, other, **settings)
+        assert found.verdict == "different" and not found.problems
+        told = {
+            f.field: (f.different, f.first_index, f.first_a, f.first_b) for f in found.fields if not f.same
+        }
+        values = (1, 0) if one is a else (0, 1)
+        assert told == {"x@mask": (1, (1,), *values)}
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("atol", [0.0, 10.0])
+def test_where_one_run_has_no_value_no_distance_is_told(tmp_path: Path, kept: bool, atol: float) -> None:
+    """What is stored in the place of a value means nothing, also where it is the farthest and not the first."""
+    runs = {
+        "a": [1.0, 2.0, 0.0, 4.0],  # the last two have no value
+        "b": [1.0, 2.5, 1e9, 4.0],
+    }
+    sides: list[Path] = []
+    for name, values in runs.items():
+        mask = [False, False, name == "a", name == "a"]
+        with twinrun.Run(tmp_path / name, keep_data=kept, atol=atol) as run:
+            run.capture(1, {"x": np.ma.masked_array(values, mask) if name == "a" else np.array(values)})
+        sides.append(tmp_path / name)
+    for one, other in (sides, sides[::-1]):
+        found = twinrun.compare(one, other, partial=True)
+        # Of 1e9 a tolerance leaves no digest that could tell.
+        assert found.verdict == ("different" if kept or not atol else "incomparable")
+        told = {f.field: f for f in found.fields}
+        assert told["x@mask"].different
+        if kept:
+            assert told["x@mask"].different == 2
+            assert (told["x"].different, told["x"].kind) == (1 if atol else 3, "value")
+            assert told["x"].max_abs_diff is None and told["x"].first_abs_diff is None
 
 
 @pytest.mark.parametrize("kind", ["history", "folder"])
