@@ -156,11 +156,10 @@ FieldMatches match_fields(const ComparedRun& a, const ComparedRun& b, const Open
             }
             masked.insert(of);
             const std::array both{in_quotes(of), in_quotes(field.name)};
-            found.problems.push_back(
-                {error_at(ErrorCode::mismatch, there.label(),
-                          at + named("field", both) +
-                              ": only " + here.label() + " lacks values, and this interface does not tell which",
-                          kElsewhere)});
+            found.problems.push_back({error_at(ErrorCode::mismatch, there.label(),
+                                               at + named("field", both) + ": only " + here.label() +
+                                                   " lacks values, and this interface does not tell which",
+                                               kElsewhere)});
         }
         if (names.empty()) return;
         found.problems.push_back({error_at(ErrorCode::mismatch, there.label(),
