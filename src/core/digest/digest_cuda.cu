@@ -326,21 +326,6 @@ struct Key {
     KeyBits left;  // of cells of a fixed type
     bool operator==(const Key&) const = default;
 };
-// How many bits of relative keys cells of a floating-point type may have.
-KeyBits bits_left(const CellRule& rule, DType scalar) {
-    const double origin = rule.key_origin;
-    const int exponent = rule.fine_exponent;
-    const bool narrow = scalar != DType::f64;
-    if (rule.kind != CellKind::relative) return KeyBits::all;
-    // Where a value has no narrow cell, it has to be asked for each of them.
-    if (!(origin >= kSmallestSum || (narrow && origin == 0))) return KeyBits::all;
-    if (exponent >= 32) return KeyBits::upper;
-    constexpr double kLargest = 0x1.fffffep127;
-    const std::uint64_t largest = bits_of(kLargest + origin) - bits_of(origin);
-    return narrow && exponent >= 4 && largest >> exponent < 1U << Cells<CellKind::relative>::kShortBias
-               ? KeyBits::middle
-               : KeyBits::all;
-}
 Key key_of(const DeviceDigestItem& item) {
     const bool aligned16 = reinterpret_cast<std::uintptr_t>(item.data) % 16 == 0;
     const CellRule& rule = item.settings.rule;

@@ -315,6 +315,11 @@ struct Cells<CellKind::relative> {
                                     : __funnelshift_r(low, high, bits);
         return q ^ static_cast<std::uint32_t>(sign) ^ 1U << kShortBias;
     }
+    // The cell itself where it fits 32 bits with that bias, of any exponent.
+    __device__ static std::int32_t short_cell(double x, double origin, int exponent, std::uint32_t& largest) {
+        const auto sign = static_cast<std::int32_t>(bits_of(x) >> 32) >> 31;
+        return static_cast<std::int32_t>(distance(x, origin, sign, largest) >> exponent) ^ sign;
+    }
     // Of |x| + origin from the origin, in steps of its bits; one less for a negative x (sign: -1).
     __device__ static std::int64_t distance(double x, double origin, std::int64_t sign,
                                             std::uint32_t& largest) {
@@ -355,6 +360,21 @@ struct Cells<CellKind::words> {
         return nan;
     }
 };
+// How many bits of relative keys cells of a floating-point type may have.
+inline KeyBits bits_left(const CellRule& rule, DType scalar) {
+    const double origin = rule.key_origin;
+    const int exponent = rule.fine_exponent;
+    const bool narrow = scalar != DType::f64;
+    if (rule.kind != CellKind::relative) return KeyBits::all;
+    // Where a value has no narrow cell, it has to be asked for each of them.
+    if (!(origin >= kSmallestSum || (narrow && origin == 0))) return KeyBits::all;
+    if (exponent >= 32) return KeyBits::upper;
+    constexpr double kLargest = 0x1.fffffep127;
+    const std::uint64_t largest = bits_of(kLargest + origin) - bits_of(origin);
+    return narrow && exponent >= 4 && largest >> exponent < 1U << Cells<CellKind::relative>::kShortBias
+               ? KeyBits::middle
+               : KeyBits::all;
+}
 // What a NaN counts as in a sum.
 template <CellKind Kind>
 inline constexpr std::uint64_t kNanValue = Kind == CellKind::binary32 ? kBinary32Nan : kNanToken;

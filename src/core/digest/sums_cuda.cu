@@ -5,9 +5,10 @@
 // Lane i takes every scalar i, i + lanes, ... of a row's stretch within one block, whose
 // coefficients and weight are the same for all of the group.
 //
-// A product r q is four of 32 bits: r in halves of 30 bits, an absolute cell q in a low part of 26
-// bits and the signed rest. Small cells of floats have one part. Their sums stay in 64 bits and are
-// reduced mod p where a block ends, not a scalar. The coarse sum follows from the fine one and that
+// A product r q is several of 32 bits: r in halves of 30 bits, an absolute cell q in a low part of
+// 26 bits and the signed rest. Small cells of floats have one part; relative ones have two of 16
+// bits where they fit 32, and three of 20 else. Their sums stay in 64 bits and are reduced mod p
+// where a block ends, not a scalar. The coarse sum follows from the fine one and that
 // of the cells' low bits, as in digest_kernel.cuh: q = 2^k q0 + low.
 //
 // Where the bucket ends the group adds up its lanes and adds the result to the bucket's, in halves
@@ -35,11 +36,8 @@ constexpr unsigned kBlocksEach = 2;
 // Those of a binary32's bits hold less: 10% more.
 constexpr unsigned kBlocksOfBits = 3;
 constexpr unsigned kMostBlocks = kLargestChunk / kBlockBytes;  // of a bucket
-// Scalars of a lane after which it folds. A block's stretch brings 128 more and a batch that is not
-// full; 255 fit 64 bits.
-constexpr unsigned kMostAdded = 112;
-constexpr std::uint64_t kRowOfALane = 16;    // scalars of a row that a lane should have
-constexpr std::uint64_t kMostOfALane = 256;  // of a task
+constexpr std::uint64_t kRowOfALane = 16;                      // scalars of a row that a lane should have
+constexpr std::uint64_t kMostOfALane = 256;                    // of a task
 constexpr std::uint64_t kLeastOfALane = 32;
 constexpr std::uint64_t kManyTasks = 1 << 15;  // of warps: enough to keep all of them busy
 
@@ -93,25 +91,57 @@ __device__ inline std::uint64_t shifted61(std::uint64_t x, unsigned k) {
 
 // ---- a lane's products since it last folded them ----
 
+// The sum of halves of coefficients times what both had as a factor.
+__device__ inline std::uint64_t joined61(const std::uint64_t (&by)[2]) {
+    return add61(reduce61(by[0]), shifted61(reduce61(by[1]), 30));
+}
+__device__ inline std::uint64_t joined61(const std::int64_t (&by)[2]) {
+    return add61(signed61(by[0]), shifted61(signed61(by[1]), 30));
+}
+__device__ inline void add_halves(std::uint64_t (&by)[2], uint2 r, std::uint32_t factor) {
+    by[0] += std::uint64_t{r.x} * factor;
+    by[1] += std::uint64_t{r.y} * factor;
+}
+__device__ inline void add_halves(std::int64_t (&by)[2], uint2 r, std::int32_t factor) {
+    by[0] += std::int64_t{static_cast<std::int32_t>(r.x)} * factor;
+    by[1] += std::int64_t{static_cast<std::int32_t>(r.y)} * factor;
+}
+
+// Of tokens: any numbers below p.
 template <CellKind Kind>
 struct Products {
     std::uint64_t sum = 0;
-    std::uint64_t low[2] = {};
-    __device__ void add(uint2 r, std::uint64_t v, std::uint32_t mask) {
-        std::uint64_t value = v;
-        if (Kind == CellKind::relative) {
-            constexpr std::uint64_t kBias = Cells<CellKind::relative>::kBias;
-            value = v >= kBias ? v - kBias : v + (kPrime - kBias);
-            const std::uint32_t bits = static_cast<std::uint32_t>(v) & mask;
-            low[0] += std::uint64_t{r.x} * bits;
-            low[1] += std::uint64_t{r.y} * bits;
-        }
-        sum = add61(sum, multiply61(r.x | static_cast<std::uint64_t>(r.y) << 30, value));
+    __device__ void add(uint2 r, std::uint64_t v, std::uint32_t /*mask*/) {
+        sum = add61(sum, multiply61(r.x | static_cast<std::uint64_t>(r.y) << 30, v));
     }
     __device__ std::uint64_t fine() const { return sum; }
-    __device__ std::uint64_t of_low_bits() const {
-        return add61(reduce61(low[0]), shifted61(reduce61(low[1]), 30));
+    __device__ std::uint64_t of_low_bits() const { return 0; }
+};
+
+// Three parts of 20 bits, the upper one signed: |q| < 2^59.
+template <>
+struct Products<CellKind::relative> {
+    static constexpr unsigned kPart = 20;
+    std::uint64_t by_low[2] = {};
+    std::uint64_t by_middle[2] = {};
+    std::int64_t by_high[2] = {};
+    std::uint64_t low[2] = {};
+    __device__ void add(uint2 r, std::uint64_t v, std::uint32_t mask) {
+        constexpr std::uint32_t kOfPart = (1U << kPart) - 1;
+        constexpr auto kNothing =
+            static_cast<std::uint32_t>(Cells<CellKind::relative>::kNeutral >> 2 * kPart);
+        const auto lowest = static_cast<std::uint32_t>(v);
+        const auto upper = static_cast<std::uint32_t>(v >> 32);
+        add_halves(by_low, r, lowest & kOfPart);
+        add_halves(by_middle, r, static_cast<std::uint32_t>(v >> kPart) & kOfPart);
+        add_halves(by_high, r, static_cast<std::int32_t>((upper >> (2 * kPart - 32)) - kNothing));
+        add_halves(low, r, lowest & mask);
     }
+    __device__ std::uint64_t fine() const {
+        return add61(joined61(by_low),
+                     add61(shifted61(joined61(by_middle), kPart), shifted61(joined61(by_high), 2 * kPart)));
+    }
+    __device__ std::uint64_t of_low_bits() const { return joined61(low); }
 };
 
 template <>
@@ -122,25 +152,15 @@ struct Products<CellKind::absolute> {
     std::uint64_t low[2] = {};
     __device__ void add(uint2 r, std::uint64_t v, std::uint32_t mask) {
         constexpr auto kNothing = static_cast<std::uint32_t>(Cells<CellKind::absolute>::kNeutral >> kLow);
-        const std::uint32_t first = static_cast<std::uint32_t>(v) & ((1U << kLow) - 1);
-        const auto rest = static_cast<std::int32_t>(static_cast<std::uint32_t>(v >> kLow) - kNothing);
-        const std::uint32_t bits = static_cast<std::uint32_t>(v) & mask;
-        by_low[0] += std::uint64_t{r.x} * first;
-        by_low[1] += std::uint64_t{r.y} * first;
-        by_high[0] += std::int64_t{static_cast<std::int32_t>(r.x)} * rest;
-        by_high[1] += std::int64_t{static_cast<std::int32_t>(r.y)} * rest;
-        low[0] += std::uint64_t{r.x} * bits;
-        low[1] += std::uint64_t{r.y} * bits;
+        const auto lowest = static_cast<std::uint32_t>(v);
+        add_halves(by_low, r, lowest & ((1U << kLow) - 1));
+        add_halves(by_high, r, static_cast<std::int32_t>(static_cast<std::uint32_t>(v >> kLow) - kNothing));
+        add_halves(low, r, lowest & mask);
     }
     __device__ std::uint64_t fine() const {
-        const std::uint64_t a = add61(reduce61(by_low[0]), shifted61(reduce61(by_low[1]), 30));
-        const std::uint64_t b =
-            add61(shifted61(signed61(by_high[0]), kLow), shifted61(signed61(by_high[1]), kLow + 30));
-        return add61(a, b);
+        return add61(joined61(by_low), shifted61(joined61(by_high), kLow));
     }
-    __device__ std::uint64_t of_low_bits() const {
-        return add61(reduce61(low[0]), shifted61(reduce61(low[1]), 30));
-    }
+    __device__ std::uint64_t of_low_bits() const { return joined61(low); }
 };
 
 // The same with small cells, which are below 2^22: as Cells<absolute>::small() gives them.
@@ -149,19 +169,15 @@ struct SmallProducts : Products<CellKind::absolute> {
     bool other = false;  // than small ones
     __device__ void add_small(uint2 r, std::uint32_t v, std::uint32_t mask) {
         constexpr std::uint32_t kNothing = 0x4B400000;  // 1.5 2^23
-        const auto q = static_cast<std::int32_t>(v - kNothing);
-        const std::uint32_t bits = v & mask;
-        by_small[0] += std::int64_t{static_cast<std::int32_t>(r.x)} * q;
-        by_small[1] += std::int64_t{static_cast<std::int32_t>(r.y)} * q;
-        low[0] += std::uint64_t{r.x} * bits;
-        low[1] += std::uint64_t{r.y} * bits;
+        add_halves(by_small, r, static_cast<std::int32_t>(v - kNothing));
+        add_halves(low, r, v & mask);
     }
     __device__ void add(uint2 r, std::uint64_t v, std::uint32_t mask) {
         other = true;
         Products::add(r, v, mask);
     }
     __device__ std::uint64_t fine() const {
-        const std::uint64_t small = add61(signed61(by_small[0]), shifted61(signed61(by_small[1]), 30));
+        const std::uint64_t small = joined61(by_small);
         return other ? add61(small, Products::fine()) : small;
     }
 };
@@ -173,21 +189,26 @@ struct Products<CellKind::binary32> {
     std::int64_t by_high[2] = {};
     __device__ void add(uint2 r, std::uint64_t v, std::uint32_t /*mask*/) {
         static_assert((Cells<CellKind::binary32>::kNeutral & 0xFFFFFFFF) == 0);
-        const auto bits = static_cast<std::uint32_t>(v);
-        const std::uint32_t first = bits & 0xFFFF;
-        const auto rest = static_cast<std::int32_t>(bits) >> 16;
-        by_low[0] += std::uint64_t{r.x} * first;
-        by_low[1] += std::uint64_t{r.y} * first;
-        by_high[0] += std::int64_t{static_cast<std::int32_t>(r.x)} * rest;
-        by_high[1] += std::int64_t{static_cast<std::int32_t>(r.y)} * rest;
+        add_cell(r, static_cast<std::int32_t>(v));
+    }
+    __device__ void add_cell(uint2 r, std::int32_t q) {
+        add_halves(by_low, r, static_cast<std::uint32_t>(q) & 0xFFFF);
+        add_halves(by_high, r, q >> 16);
     }
     __device__ std::uint64_t fine() const {
-        const std::uint64_t a = add61(reduce61(by_low[0]), shifted61(reduce61(by_low[1]), 30));
-        const std::uint64_t b =
-            add61(shifted61(signed61(by_high[0]), 16), shifted61(signed61(by_high[1]), 46));
-        return add61(a, b);
+        return add61(joined61(by_low), shifted61(joined61(by_high), 16));
     }
     __device__ std::uint64_t of_low_bits() const { return 0; }
+};
+
+// Of relative cells that fit 32 bits.
+struct ShortProducts : Products<CellKind::binary32> {
+    std::uint64_t low[2] = {};
+    __device__ void add_short(uint2 r, std::int32_t q, std::uint32_t mask) {
+        add_cell(r, q);
+        add_halves(low, r, static_cast<std::uint32_t>(q) & mask);
+    }
+    __device__ std::uint64_t of_low_bits() const { return joined61(low); }
 };
 
 // Quarters of 64 bits, whose products with halves of coefficients leave room for 255 of them.
@@ -199,10 +220,8 @@ struct Products<CellKind::words> {
         const auto high = static_cast<std::uint32_t>(v >> 32);
         const std::uint32_t quarters[4] = {low & 0xFFFF, low >> 16, high & 0xFFFF, high >> 16};
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            by_quarter[i][0] += std::uint64_t{r.x} * quarters[i];
-            by_quarter[i][1] += std::uint64_t{r.y} * quarters[i];
-        }
+        for (int i = 0; i < 4; ++i)
+            add_halves(by_quarter[i], r, quarters[i]);
     }
     __device__ std::uint64_t fine() const {
         const std::uint64_t upper = add61(quarter(2), shifted61(quarter(3), 16));
@@ -211,9 +230,7 @@ struct Products<CellKind::words> {
     __device__ std::uint64_t of_low_bits() const { return 0; }
 
    private:
-    __device__ std::uint64_t quarter(int i) const {
-        return add61(reduce61(by_quarter[i][0]), shifted61(reduce61(by_quarter[i][1]), 30));
-    }
+    __device__ std::uint64_t quarter(int i) const { return joined61(by_quarter[i]); }
 };
 
 // What a value out of the products' range adds. Its low part is what makes the coarse sum right.
@@ -249,15 +266,25 @@ __host__ __device__ constexpr unsigned wide_shift(unsigned item_shift) {
     return item_shift == 3 ? 3 : 5 - item_shift;
 }
 
-// Wide: of wide groups.
-template <class Source, CellKind Kind, bool Wide>
+// Wide: of wide groups. Short: relative cells fit 32 bits.
+template <class Source, CellKind Kind, bool Wide, bool Short>
 class Adder {
    public:
+    static_assert(!Short || (Kind == CellKind::relative && Source::kFixed));
     static constexpr bool kExact = is_exact(Kind);
     // Small cells are made from floats.
     static constexpr bool kMayBeSmall = Source::kFixed && Source::kNarrow && Kind == CellKind::absolute;
-    static constexpr int kBatch =
-        (Kind == CellKind::absolute || Kind == CellKind::binary32) && Source::kFixed ? 8 : 4;
+    // Scalars that a lane takes at once. What is on its way from memory bounds the rate: with 16 of
+    // 2 or 4 bytes it is 1.3 times what it is with 8. (Those of a binary32's bits have fewer
+    // registers, and lose by it; so do short rows.)
+    static constexpr bool kMany =
+        Kind == CellKind::absolute || Kind == CellKind::binary32 || Kind == CellKind::relative;
+    static constexpr bool kWideBatch = Wide && Source::kItemShift < 3 && Kind != CellKind::binary32;
+    static constexpr int kBatch = !kMany || !Source::kFixed ? 4 : kWideBatch ? 16 : 8;
+    static constexpr int kSmallBatch = kBatch < 8 ? kBatch : 8;
+    // After so many a lane folds. A block's stretch brings 128 more and a batch that is not full;
+    // 255 fit 64 bits.
+    static constexpr unsigned kMostAdded = 120 - kBatch;
 
     __device__ Adder(const Part& part, const uint2* coefficients, const std::uint64_t* rho,
                      unsigned item_shift)
@@ -273,7 +300,9 @@ class Adder {
           exponent_(part.rule.fine_exponent),
           low_mask_((1U << part.rule.coarse_shift) - 1),
           scale_(static_cast<float>(part.inverse)),
-          may_be_small_(kMayBeSmall && Cells<CellKind::absolute>::may_be_small(part.rule.fine_exponent)) {}
+          may_be_small_(kMayBeSmall && Cells<CellKind::absolute>::may_be_small(part.rule.fine_exponent)),
+          plain_(Kind == CellKind::relative && Cells<CellKind::relative>::all_narrow<Source::kNarrow>(
+                                                   part.rule.key_origin, part.rule.fine_exponent)) {}
 
     // Scalars [at, end) of the part.
     __device__ void run(std::uint64_t at, std::uint64_t end) {
@@ -339,37 +368,61 @@ class Adder {
     __device__ void take(const std::byte* data, unsigned position, unsigned n) {
         unsigned i = lane_;
         for (; i + (kBatch - 1) * lanes_ < n; i += kBatch * lanes_)
-            take_batch<true>(data, position, i, n);
-        if (i < n) take_batch<false>(data, position, i, n);
+            take_batch<kBatch, true>(data, position, i, n);
+        if constexpr (kBatch != kSmallBatch) {
+            if (i + (kSmallBatch - 1) * lanes_ < n) {
+                take_batch<kSmallBatch, true>(data, position, i, n);
+                i += kSmallBatch * lanes_;
+            }
+        }
+        if (i < n) take_batch<kSmallBatch, false>(data, position, i, n);
     }
 
-    template <bool Full>
+    template <int Batch, bool Full>
     __device__ void take_batch(const std::byte* data, unsigned position, unsigned i, unsigned n) {
-        std::uint64_t v[kBatch];
+        std::uint64_t v[Batch];
         std::uint32_t outside = 0;
         const std::byte* from = data + (std::size_t{i} << item_shift_);
 #pragma unroll
-        for (int k = 0; k < kBatch; ++k) {
+        for (int k = 0; k < Batch; ++k) {
             const unsigned behind = static_cast<unsigned>(k) * lanes_;
             v[k] = Full || i + behind < n ? raw_at(from, behind) : 0;
         }
         if constexpr (kMayBeSmall) {
-            if (may_be_small_ && take_small<Full>(v, position, i, n)) return;
+            if (may_be_small_ && take_small<Batch, Full>(v, position, i, n)) return;
         }
+        if constexpr (Short) {
+            take_short<Batch, Full>(v, data, position, i, n);
+            return;
+        }
+        std::uint32_t largest = 0;
 #pragma unroll
-        for (int k = 0; k < kBatch; ++k) {
+        for (int k = 0; k < Batch; ++k) {
             if constexpr (Kind == CellKind::words) {
                 if (scalar() == DType::f64) v[k] = binary64_bits(value_of(v[k], DType::f64));
+            } else if (Kind == CellKind::relative && plain_) {
+                v[k] =
+                    Cells<CellKind::relative>::plain(value_of(v[k], scalar()), inverse_, exponent_, largest);
             } else {
                 v[k] = Cells<Kind>::biased(value_of(v[k], scalar()), inverse_, exponent_);
                 outside |= Cells<Kind>::outside(v[k]);
+            }
+        }
+        if constexpr (Kind == CellKind::relative) {
+            if (largest >= 0x7FF00000U) {
+#pragma unroll
+                for (int k = 0; k < Batch; ++k) {
+                    const unsigned at = i + static_cast<unsigned>(k) * lanes_;
+                    if (Full || at < n) v[k] = relative_cell(raw_at(data, at));
+                    outside |= Cells<Kind>::outside(v[k]);
+                }
             }
         }
         if constexpr (Kind != CellKind::words) {
             if (outside != 0) {
                 std::uint32_t far = 0;
 #pragma unroll
-                for (int k = 0; k < kBatch; ++k) {
+                for (int k = 0; k < Batch; ++k) {
                     if (Cells<Kind>::outside(v[k]) == 0) continue;
                     v[k] = Cells<Kind>::kNeutral;
                     if (Full || i + static_cast<unsigned>(k) * lanes_ < n) far |= 1U << k;
@@ -378,35 +431,69 @@ class Adder {
             }
         }
 #pragma unroll
-        for (int k = 0; k < kBatch; ++k) {
+        for (int k = 0; k < Batch; ++k) {
             const unsigned at = i + static_cast<unsigned>(k) * lanes_;
             // Where nothing is the coefficient is 0.
             const uint2 r = Full || at < n ? coefficients_[position + at] : uint2{0, 0};
             products_.add(r, v[k], low_mask_);
         }
-        added_ += kBatch;
+        added_ += Batch;
     }
     // A batch of which all cells are small. False, and nothing done, if one of them is not.
-    template <bool Full>
-    __device__ bool take_small(const std::uint64_t (&raw)[kBatch], unsigned position, unsigned i,
-                               unsigned n) {
+    template <int Batch, bool Full>
+    __device__ bool take_small(const std::uint64_t (&raw)[Batch], unsigned position, unsigned i, unsigned n) {
         using Small = Cells<CellKind::absolute>;
-        std::uint32_t v[kBatch];
+        std::uint32_t v[Batch];
         std::uint32_t differences = 0;
 #pragma unroll
-        for (int k = 0; k < kBatch; ++k) {
+        for (int k = 0; k < Batch; ++k) {
             v[k] = Small::small(Source::number(static_cast<std::uint32_t>(raw[k])), scale_);
             differences |= Small::small_difference(v[k]);
         }
         if (!Small::all_small(differences)) return false;
 #pragma unroll
-        for (int k = 0; k < kBatch; ++k) {
+        for (int k = 0; k < Batch; ++k) {
             const unsigned at = i + static_cast<unsigned>(k) * lanes_;
             const uint2 r = Full || at < n ? coefficients_[position + at] : uint2{0, 0};
             products_.add_small(r, v[k], low_mask_);
         }
-        added_ += kBatch;
+        added_ += Batch;
         return true;
+    }
+    // Of any value.
+    __device__ std::uint64_t relative_cell(std::uint64_t raw) const {
+        return Cells<CellKind::relative>::biased(value_of(raw, scalar()), inverse_, exponent_);
+    }
+    // A batch of relative cells that fit 32 bits.
+    template <int Batch, bool Full>
+    __device__ void take_short(const std::uint64_t (&raw)[Batch], const std::byte* data, unsigned position,
+                               unsigned i, unsigned n) {
+        std::int32_t q[Batch];
+        std::uint32_t largest = 0;
+#pragma unroll
+        for (int k = 0; k < Batch; ++k) {
+            q[k] = Cells<CellKind::relative>::short_cell(value_of(raw[k], scalar()), inverse_, exponent_,
+                                                         largest);
+        }
+        if (largest >= 0x7FF00000U) {
+            std::uint32_t far = 0;
+#pragma unroll
+            for (int k = 0; k < Batch; ++k) {
+                const unsigned at = i + static_cast<unsigned>(k) * lanes_;
+                if (!Full && at >= n) continue;
+                if (Cells<CellKind::relative>::outside(relative_cell(raw_at(data, at))) == 0) continue;
+                q[k] = 0;
+                far |= 1U << k;
+            }
+            take_far(data, position, i, far);
+        }
+#pragma unroll
+        for (int k = 0; k < Batch; ++k) {
+            const unsigned at = i + static_cast<unsigned>(k) * lanes_;
+            const uint2 r = Full || at < n ? coefficients_[position + at] : uint2{0, 0};
+            products_.add_short(r, q[k], low_mask_);
+        }
+        added_ += Batch;
     }
     // Values of a batch that are out of the products' range.
     __device__ void take_far(const std::byte* data, unsigned position, unsigned i, std::uint32_t which) {
@@ -511,7 +598,9 @@ class Adder {
     const std::uint32_t low_mask_;
     const float scale_;
     const bool may_be_small_;
-    std::conditional_t<kMayBeSmall, SmallProducts, Products<Kind>> products_;
+    const bool plain_;  // every finite value has a relative cell in the products' range
+    std::conditional_t<kMayBeSmall, SmallProducts, std::conditional_t<Short, ShortProducts, Products<Kind>>>
+        products_;
     unsigned added_ = 0;
     std::uint64_t block_ = 0;
     std::uint64_t fine_ = 0;  // of the bucket
@@ -523,7 +612,7 @@ __host__ __device__ constexpr unsigned blocks_each(bool fixed, CellKind kind) {
     return fixed && kind == CellKind::binary32 ? kBlocksOfBits : kBlocksEach;
 }
 
-template <class Source, CellKind Kind, bool Wide>
+template <class Source, CellKind Kind, bool Wide, bool Short = false>
 __global__ void __launch_bounds__(kSumsThreads, blocks_each(Source::kFixed, Kind))
     add_parts(SumsLaunch launch, unsigned item_shift) {
     extern __shared__ __align__(16) unsigned char shared_memory[];
@@ -559,7 +648,7 @@ __global__ void __launch_bounds__(kSumsThreads, blocks_each(Source::kFixed, Kind
         const std::uint64_t to =
             part.first + (end - part.skew) < part.end ? part.first + (end - part.skew) : part.end;
         if (from >= to) continue;
-        Adder<Source, Kind, Wide> adder(part, coefficients, rho, item_shift);
+        Adder<Source, Kind, Wide, Short> adder(part, coefficients, rho, item_shift);
         adder.run(from, to);
     }
 }
@@ -599,18 +688,21 @@ struct SumsKey {
     std::uint8_t item_shift;
     CellKind kind;
     bool wide;
+    bool is_short;  // relative cells of this source fit 32 bits
     bool operator==(const SumsKey&) const = default;
 };
 SumsKey sums_key_of(const DeviceSumsItem& item) {
     const CellKind kind = cells_of(item.rule);
-    const bool from_floats = kind == CellKind::absolute || kind == CellKind::binary32;
+    const bool is_short = bits_left(item.rule, item.scalar) != KeyBits::all;
+    const bool from_floats = kind == CellKind::absolute || kind == CellKind::binary32 || is_short;
     const std::uint8_t source = item.scalar == DType::f32                   ? 0
                                 : item.scalar == DType::f64                 ? 1
                                 : item.scalar == DType::bf16 && from_floats ? 2
                                 : item.scalar == DType::f16 && from_floats  ? 3
                                                                             : kAnySource;
     return {source, static_cast<std::uint8_t>(sums_item_shift(item.scalar)), cells_of(item.rule),
-            group_shift_of(item) == wide_shift(sums_item_shift(item.scalar))};
+            group_shift_of(item) == wide_shift(sums_item_shift(item.scalar)),
+            is_short && source != kAnySource};
 }
 template <class Source, bool Wide>
 SumsKernel sums_kernel_of(CellKind kind) {
@@ -630,7 +722,17 @@ SumsKernel sums_kernel_of_half(CellKind kind) {
                                       : add_parts<Source, CellKind::binary32, Wide>;
 }
 template <bool Wide>
+SumsKernel short_sums_kernel_of(std::uint8_t source) {
+    switch (source) {
+        case 0: return add_parts<F32, CellKind::relative, Wide, true>;
+        case 1: return add_parts<F64, CellKind::relative, Wide, true>;
+        case 2: return add_parts<BF16, CellKind::relative, Wide, true>;
+        default: return add_parts<F16, CellKind::relative, Wide, true>;
+    }
+}
+template <bool Wide>
 SumsKernel sums_kernel_of(const SumsKey& key) {
+    if (key.is_short) return short_sums_kernel_of<Wide>(key.source);
     if (key.source == 0) return sums_kernel_of<F32, Wide>(key.kind);
     if (key.source == 1) return sums_kernel_of<F64, Wide>(key.kind);
     if (key.source == 2) return sums_kernel_of_half<BF16, Wide>(key.kind);
