@@ -13,7 +13,7 @@ from ..arguments import names_given
 from ..comparison.matching import fields_named
 from ..comparison.tolerances import missing_steps, parse_steps
 from ..errors import Incomparable, MissingPackage, TwinrunError, in_short, one_line
-from ..words import counted, number
+from ..words import counted, number, percent
 from .growth import Grown, floors, grown, rate, saturated
 from .members import Members, NoData, open_members
 from .permutation import Tested, arrangements
@@ -637,7 +637,8 @@ def _checked(
         )
     if not columns.where:
         said.append(
-            "differences between reference runs still grow at every step: distributions were not tested"
+            f"at no step have differences between reference runs settled, which takes {percent(settings.spread)} of a field's own variation "
+            "(--spread): distributions were not tested"
         )
         return said
     said.append(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from ..errors import Incomparable, TwinrunError, Unmatched
+from ..formats.naming import in_natural_order
 from ..formats.texts import MASK, SUFFIX
 from ..runs.fields import FieldRef, check_alike, mask_of_none
 from ..runs.order import in_one_order, in_one_type
@@ -319,11 +320,10 @@ def match_fields(
                     fix="compare the common ones with --common, or choose with --field",
                 )
             )
-    same = [
-        (_with_mask(x, chosen_a), _with_mask(chosen_b[n], chosen_b))
-        for n, x in chosen_a.items()
-        if n in chosen_b
-    ]
+    common = [n for n in chosen_a if n in chosen_b]
+    if a.kind not in ("arrays", "history"):  # HDF5 has step_10 before step_4
+        common = in_natural_order(common)
+    same = [(_with_mask(chosen_a[n], chosen_a), _with_mask(chosen_b[n], chosen_b)) for n in common]
     found = _checked(same, problems, a, b, at, values)
     found.recut += elsewhere
     return found

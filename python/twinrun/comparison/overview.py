@@ -259,9 +259,9 @@ def where_they_part(c: Comparison, overviews: Sequence[Overview]) -> str:
         return ""
     low, high = f.max_abs_diff_at_least, f.max_abs_diff
     if f.max_abs_diff_is_bound:
-        size = f"by {number(low)} to {number(high)}" if high is not None else f"by at least {number(low)}"
+        size = f"{number(low)} to {number(high)}" if high is not None else f"at least {number(low)}"
     else:
-        size = f"by {number(high)}"
+        size = number(high)
     with_rank = ranked(c)
     others = [o for o in overviews if o is not first and o.parts is not None and o.parts.step == f.step]
     names = [o.name for o in others[: _NAMES - 1]]
@@ -270,13 +270,14 @@ def where_they_part(c: Comparison, overviews: Sequence[Overview]) -> str:
     place = [] if f.step is None else [f"step {f.step}"]
     if with_rank and f.key is None and f.ranks is None:
         place.append(f"rank {f.rank}")
-    where = ", ".join([*place, first.name + _index(f)])
+    at = f" at {', '.join(place)}" if place else ""
     earlier = ""
     order = {step: at for at, step in enumerate(dict.fromkeys(g.step for g in c.fields))}
     if any(o.open is not None and order[o.open.step] < order[f.step] for o in overviews):
         tells = in_words_of_the_caller("--method direct")
         earlier = f"; metadata leaves open whether they part before: {tells} tells"
-    return f"the runs first part at {where}: {size}, within the tolerance {tolerance_text(f)}{also}{earlier}"
+    largest = f"largest |a-b|{' there' if place else ''} {size}, at {first.name}{_index(f)}"
+    return f"the runs {'first ' if place else ''}part{at}: {largest}, within the tolerance {tolerance_text(f)}{also}{earlier}"
 
 
 def _of_integers(c: Comparison) -> str:

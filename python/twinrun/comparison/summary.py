@@ -229,7 +229,7 @@ def _without_ids(request: Request, found: Iterable[tuple[int, FieldComparison]])
     rows_of_integers = dict.fromkeys(
         f.field for _, f in found if f.kind is None and f.dtype in INTEGERS and len(f.shape) == 1
     )
-    fix = "leave out --key: none of the compared fields is a row of integers, as IDs are"
+    fix = "give --key the name of the field with the IDs, or leave it out: no field that was compared is a row of integers"
     if rows_of_integers:
         fix = (
             f"give --key the name of the field with the IDs; fields of integers are {names(rows_of_integers)}"

@@ -16,7 +16,7 @@ from ..marks import MANIFEST, METADATA_SUFFIX, has_manifest
 from . import by_name, by_suffix, detect, format_named, formats, npy_among, open_file, open_whatever
 from .files import is_own, may_be_own, reading
 from .model import Field, FileContent, Format, renamed
-from .naming import parse_path
+from .naming import natural, place_among, times_among
 from .opaque import NAME as BYTES
 from .opaque import link_content
 from .pointers import place_elsewhere
@@ -233,6 +233,7 @@ def list_folder(
     regular = (path for path, _, _, is_file in entries if is_file)
     npy = npy_among(regular, at_hand) if forced is None else frozenset()
     npy_format = format_named("npy")
+    times = times_among(relative for _, relative, _, _ in entries)
     for path, relative, is_folder, is_file in entries:
         if not is_folder and not is_file:
             dangling = os.path.islink(path) and not os.path.exists(path)
@@ -251,7 +252,7 @@ def list_folder(
             listing.unknown.append((relative, _why_unknown(path, relative, is_folder, forced, described)))
             listing.files.append(DataFile(path, relative, BYTES, None, 0, relative))
             continue
-        place = (found.place(relative) if found.place is not None else None) or parse_path(relative)
+        place = (found.place(relative) if found.place is not None else None) or place_among(relative, times)
         listing.files.append(
             DataFile(path, relative, found.name, place.step, place.rank, place.name or "data")
         )
@@ -266,7 +267,7 @@ def list_folder(
             listing.files.append(DataFile(path, relative, BYTES, None, 0, relative))
     _drop_parts(listing)
     _settle_names(listing)
-    listing.files.sort(key=lambda f: (-1 if f.step is None else f.step, f.rank, f.relative))
+    listing.files.sort(key=lambda f: (-1 if f.step is None else f.step, f.rank, natural(f.relative)))
     return listing
 
 

@@ -20,6 +20,17 @@ digits or more; otherwise the last number of the innermost folder that has one; 
 the file's name.
 
 Name: the file's stem without rank and step, after the folders that contain neither.
+
+Times: a number with a point or an exponent, and a date, are no steps. They stay in the name, which tells the
+place:
+
+    0.25/T.npy                 no step, rank 0, 0.25/T
+    out_t2.0e-03.npz           no step, rank 0, out_t2.0e-03
+    wrfout_2020-01-03_12:00    no step, rank 0, wrfout_2020-01-03_12:00
+
+`snap_010.3.hdf5` may be either. It is a step and a rank if the numbers behind the point are all from 0 on, in
+all files that are called like this one, or if the number before it begins with 0. Beside times, whole numbers
+(`0/`, `0.5/`, `1/`) are times, too.
 """
 
 from __future__ import annotations
@@ -27,9 +38,10 @@ from __future__ import annotations
 import functools
 import os
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Place", "field_name", "parse_path"]
+__all__ = ["Place", "field_name", "in_natural_order", "natural", "parse_path", "place_among", "times_among"]
 
 
 @functools.cache
@@ -59,6 +71,16 @@ def _usual() -> tuple[re.Pattern[str], re.Pattern[str]]:
     return re.compile(r"([A-Za-z][A-Za-z_-]*)[-_.]([0-9]{1,18})(?:\.([0-9]{1,18}))?\.[A-Za-z]+"), re.compile(
         words
     )
+
+
+@functools.cache
+def _token() -> re.Pattern[str]:
+    """A date, with the time of day or without (group 1), or a number that stands apart: what comes before the
+    point, what comes behind it, and the exponent (groups 2 to 4).
+    """
+    day = r"(?<!\d)\d{4}-\d{2}-\d{2}(?!\d)(?:[T_ ]\d{2}[-:.]?\d{2}(?:[-:.]?\d{2}(?:\.\d+)?)?Z?(?!\d))?"
+    number = r"(?<![\d.])(\d{1,18})(?:\.(\d{1,18}))?([eE][-+]?\d{1,3}(?![\da-zA-Z]))?(?!\d|\.\d)"
+    return re.compile(f"({day})|{number}")
 
 
 _DOUBLE_SUFFIX = (".gz", ".bz2", ".xz", ".zst")
@@ -94,6 +116,96 @@ def parse_path(path: str) -> Place:
     numbers = _Numbers(folders, stem, suffix == ".ckpt")
     step, rank = numbers.step_and_rank()
     return Place(step, rank, numbers.name())
+
+
+Times = Mapping[str, frozenset[int]]
+"""Which numbers are times: by what a file is called besides its numbers, their places among these."""
+
+
+def times_among(paths: Iterable[str]) -> Times:
+    """Which numbers in the names of a folder's files are times, for `place_among`."""
+    pairs: dict[tuple[str, int], set[tuple[str, str]]] = {}  # numbers before and behind a point
+    times: dict[str, set[int]] = {}
+    for path in paths:
+        if not any(map(str.isdecimal, path)):
+            continue
+        kind = _token().sub("#", path)
+        for at, m in enumerate(_token().finditer(path)):
+            if m[1] is not None or m[4] is not None or (m[3] is not None and _is_folder(m)):
+                times.setdefault(kind, set()).add(at)
+            elif m[3] is not None:
+                pairs.setdefault((kind, at), set()).add((m[2], m[3]))
+    for (kind, at), found in pairs.items():
+        if not any(re.fullmatch(r"0\d+", before) for before, _ in found) and not _are_ranks(found):
+            times.setdefault(kind, set()).add(at)
+    return {kind: frozenset(places) for kind, places in times.items()}
+
+
+def _is_folder(number: re.Match[str]) -> bool:
+    """Whether a number is the whole name of a folder."""
+    begin, end = number.span()
+    return number.string[end : end + 1] == "/" and number.string[max(begin - 1, 0) : begin] in ("", "/")
+
+
+def _are_ranks(pairs: set[tuple[str, str]]) -> bool:
+    """Whether numbers behind points are ranks: all from 0 on. (step, rank), or whole part and fraction."""
+    ranks = {int(rank) for _, rank in pairs}
+    if ranks != set(range(len(ranks))):
+        return False
+    steps = sorted({int(step) for step, _ in pairs})
+    # 0.0, 0.1, ..., 0.9, 1.0: tenths of something
+    tenths = len(ranks) == 10 and all(len(rank) == 1 for _, rank in pairs)
+    return not (tenths and len(steps) > 1 and steps == [*range(steps[0], steps[0] + len(steps))])
+
+
+def place_among(path: str, times: Times) -> Place:
+    """Place of a file of a folder in whose names these numbers are times."""
+    places = times.get(_token().sub("#", path)) if times else None
+    if places is None:
+        return parse_path(path)
+    signs = (sign for sign in map(chr, _MEANINGLESS) if sign not in path)
+    hidden: dict[str, str] = {}  # for each time a sign that is no number
+    masked = path
+    for at, m in reversed([*enumerate(_token().finditer(path))]):
+        if at in places:
+            sign = next(signs)
+            hidden[sign] = m[0]
+            masked = masked[: m.start()] + sign + masked[m.end() :]
+    folders, stem, suffix = _split(masked)
+    numbers = _Numbers(folders, stem, suffix == ".ckpt")
+    step, rank = numbers.marked_step_and_rank()
+    return Place(step, rank, "".join(hidden.get(c, c) for c in numbers.name()))
+
+
+_MEANINGLESS = range(0xE000, 0xF900)  # signs of Unicode
+
+
+def natural(path: str) -> list[tuple[int, float, str]]:
+    """A key that sorts by the numbers in paths.
+
+    >>> sorted(["step_10/u", "step_4/u", "t1.5", "t5e-1"], key=natural)
+    ['step_4/u', 'step_10/u', 't5e-1', 't1.5']
+    """
+    key: list[tuple[int, float, str]] = []
+    end = 0
+    for m in _token().finditer(path):
+        key.append((1, 0.0, path[end : m.start()]))
+        key.append((1, 0.0, m[1]) if m[1] is not None else (0, float(m[0]), ""))
+        end = m.end()
+    return [*key, (1, 0.0, path[end:]), (1, 0.0, path)]
+
+
+def in_natural_order(names: Sequence[str]) -> list[str]:
+    """Names of which those that differ in numbers alone are in the order of these; others stay in place.
+
+    >>> in_natural_order(["z", "step_10/u", "step_10/v", "step_4/u", "step_4/v"])
+    ['z', 'step_4/u', 'step_4/v', 'step_10/u', 'step_10/v']
+    """
+    kinds: dict[str, list[str]] = {}
+    for name in names:
+        kinds.setdefault(_token().sub("#", name), []).append(name)
+    ordered = {kind: iter(sorted(alike, key=natural)) for kind, alike in kinds.items()}
+    return [next(ordered[_token().sub("#", name)]) for name in names]
 
 
 def _split(path: str) -> tuple[list[str], str, str]:
@@ -142,6 +254,15 @@ class _Numbers:
             rank = self._take(dotted, 1)
         step = self._unmarked_step() if marked is None else self._take(marked, 1)
         return step, rank or 0
+
+    def marked_step_and_rank(self) -> tuple[int | None, int]:
+        """The same of numbers behind a word for a step or a rank alone."""
+        inner_first = range(self._last, -1, -1)
+        rank = 0
+        if (hit := self._search(self._rank, inner_first)) is not None:
+            rank = self._take(hit, 1)
+        marked = self._search(self._step, inner_first)
+        return None if marked is None else self._take(marked, 1), rank
 
     def _is_rank(self, dotted: _Hit, marked: _Hit | None) -> bool:
         """Whether a number between dots is a rank: the path has a step without it. marked: a step

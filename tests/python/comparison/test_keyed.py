@@ -212,7 +212,7 @@ def test_ids_that_no_file_names(tmp_path: pathlib.Path) -> None:
         command("compare", a, b, "--key", "auto"),
         said.replace("key='auto'", "--key auto").replace("give key", "give --key"),
     )
-    none = "leave out --key: none of the compared fields is a row of integers, as IDs are"
+    none = "give --key the name of the field with the IDs, or leave it out: no field that was compared is a row of integers"
     for key in ("auto", "nr"):
         check_error(command("compare", tmp_path / "a.npy", tmp_path / "b.npy", "--key", key), none)
     with pytest.raises(Incomparable, match="the first run, the second run: key='auto' finds no particles"):

@@ -2,7 +2,9 @@ import json
 import os
 import random
 import re
+from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ import twinrun
 from twinrun.errors import FormatError, MissingFile
 from twinrun.formats import naming
 from twinrun.formats.folder import is_history, list_folder
-from twinrun.formats.naming import Place, field_name, parse_path
+from twinrun.formats.naming import Place, field_name, natural, parse_path, place_among, times_among
 
 
 @pytest.mark.parametrize(
@@ -52,6 +54,65 @@ from twinrun.formats.naming import Place, field_name, parse_path
 )
 def test_step_rank_and_name(path, step, rank, name):
     assert parse_path(path) == Place(step, rank, name)
+
+
+@pytest.mark.parametrize(
+    ("paths", "places"),
+    [
+        # Numbers with a point, and whole ones beside them, are times.
+        (["0/T.npy", "0.5/T.npy", "1/T.npy", "1.5/T.npy"], ["0/T", "0.5/T", "1/T", "1.5/T"]),
+        (["0.8/p.npy", "1.1/p.npy"], ["0.8/p", "1.1/p"]),
+        ([f"T_t={t / 2}.npy" for t in range(10)], [f"T_t={t / 2}" for t in range(10)]),
+        ([f"out_{t / 4:.2f}.npz" for t in range(10)], [f"out_{t / 4:.2f}" for t in range(10)]),
+        ([f"t{t / 10}.h5" for t in range(21)], [f"t{t / 10}" for t in range(21)]),
+        (["out_1.npy", "out_1.25.npy"], ["out_1", "out_1.25"]),
+        (["u2_0.25.npy", "u2_0.5.npy"], ["u2_0.25", "u2_0.5"]),
+        (["out_t2.000e-03.npz", "out_t1.0e-02.npz"], ["out_t2.000e-03", "out_t1.0e-02"]),
+        (["1e-05/x.npy", "0.001/x.npy"], ["1e-05/x", "0.001/x"]),
+        (["out_2020-01-03.npz"], ["out_2020-01-03"]),
+        (["wrfout_d01_2020-01-03_12:00:00"], ["wrfout_d01_2020-01-03_12:00:00"]),
+        (["\ue000_0.25.npy", "\ue000_0.5.npy"], ["\ue000_0.25", "\ue000_0.5"]),
+        # Beside a step or a rank that a word names.
+        (["step_10/out_0.25.npz"], [(10, 0, "out_0.25")]),
+        (["rank-3/0.5/T.npy", "rank-3/1/T.npy"], [(None, 3, "0.5/T"), (None, 3, "1/T")]),
+        (["epoch=3-step=1000-val_loss=0.25.ckpt"], [(1000, 0, "")]),
+        # A step and a rank: all ranks are there, or the step is padded.
+        (
+            [f"x_250.{r}.npy" for r in range(4)] + ["x_500.0.npy"],
+            [(250, r, "x") for r in range(4)] + [(500, 0, "x")],
+        ),
+        (["snap_010.3.hdf5"], [(10, 3, "snap")]),
+        (["out_1.0.npy", "out_2.0.npy"], [(1, 0, "out"), (2, 0, "out")]),
+        (
+            [f"x_{s}.{r}.npy" for s in (0, 250) for r in range(10)],
+            [(s, r, "x") for s in (0, 250) for r in range(10)],
+        ),
+    ],
+)
+def test_times_in_names_are_no_steps(paths: list[str], places: list) -> None:
+    times = times_among(paths)
+    found = [place_among(path, times) for path in paths]
+    assert found == [Place(None, 0, p) if isinstance(p, str) else Place(*p) for p in places]
+    assert sorted(paths[::-1], key=natural) == sorted(paths, key=natural)
+    assert [place_among(path, {}) for path in paths] == [parse_path(path) for path in paths]
+
+
+def test_the_first_difference_is_that_of_the_smallest_number(tmp_path: Path) -> None:
+    """Of folders that are called by times, and of groups in one file."""
+    for run in ("a", "b"):
+        for time in ("0", "0.5", "1", "2.5", "10"):
+            folder = tmp_path / run / time
+            folder.mkdir(parents=True)
+            np.save(folder / "T.npy", np.zeros(3) if run == "a" or float(time) < 1 else np.arange(3.0))
+        with h5py.File(tmp_path / f"{run}.h5", "w") as file:
+            for step in range(4, 14):
+                for name in "uv":
+                    file[f"step_{step}/{name}"] = np.zeros(3) + (run == "b" and step >= 6)
+    found = twinrun.compare(tmp_path / "a", tmp_path / "b")
+    assert [f.field for f in found.fields if not f.same] == ["1/T", "2.5/T", "10/T"]
+    assert {(f.step, f.rank) for f in found.fields} == {(None, 0)}
+    in_a_file = twinrun.compare(tmp_path / "a.h5", tmp_path / "b.h5")
+    assert [f.field for f in in_a_file.fields if not f.same][:3] == ["step_6/u", "step_6/v", "step_7/u"]
 
 
 def test_a_name_of_numbers_only():

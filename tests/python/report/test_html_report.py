@@ -172,7 +172,7 @@ def test_without_ranks_none_is_named(tmp_path: Path) -> None:
     assert "rank" not in said.split("Growth of the difference")[1] and "compared on cpu" not in said
     assert "of 5,000 elements differ." in said and " 5000; " not in said
     # Both places: where the runs part at all, and where they leave the tolerance.
-    assert "The runs first part at step 2, x" in said and "first at step 3, x" in said
+    assert "The runs first part at step 2: largest" in said and "first at step 3, x" in said
 
 
 def test_what_was_read_is_what_was_compared(tmp_path: Path) -> None:
