@@ -150,6 +150,9 @@ def _layout_of(head: bytes, whole: bool, suffix: str) -> tuple[_Layout, list[lis
         ragged = any(len(row) != width for row in rows[1:]) or len(rows[0]) not in (width, width - 1)
         if width < least or ragged or width > MOST_COLUMNS:
             continue
+        # time;x and 1;2,5: the comma is a decimal point, and such numbers are compared as text.
+        if delimiter == "," and len(rows[0]) == 1 < width and ";" in rows[0][0]:
+            continue
         values = rows[1:] or rows
         numbers = [all(_numeric(row[c]) for row in values if c < len(row)) for c in range(width)]
         first = rows[0]

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import twinrun
 from twinrun import golden
+from twinrun.comparison.words import verdict_line
 from twinrun.errors import FormatError
 from twinrun.formats import detect, open_file
 from twinrun.formats.texts import text_digests
@@ -413,6 +414,18 @@ def test_a_value_that_one_run_lacks_is_a_difference(tmp_path: Path) -> None:
         again = tmp_path / f"{name}-again.parquet"
         pq.write_table(pa.table({name: pa.array(lacking, kind), "id": [1, 2, 3]}), again)
         assert command("compare", b, again).status == 0
+
+
+def test_decimal_commas_are_no_separators(tmp_path: Path) -> None:
+    a, b = tmp_path / "a.csv", tmp_path / "b.csv"
+    a.write_text("time;x\n1;2,5\n2;3,5\n")
+    b.write_text("time;x\n1;2,5\n2;3,6\n")
+    assert set(columns(a)) == {"time", "x@text"}
+    found = twinrun.compare(a, b)
+    assert (found.verdict, found.first_divergence["field"]) == ("different", "x@text")
+    assert verdict_line(found).endswith("x@text[1]: '3,5' against '3,6'")
+    a.write_text("name\n'a;b',1\n'c;d',2\n")  # names of rows, as R writes them
+    assert set(columns(a)) == {"index@text", "name"}
 
 
 def test_numbers_against_text_are_said(tmp_path: Path) -> None:
