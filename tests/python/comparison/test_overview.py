@@ -82,7 +82,7 @@ def test_where_fields_part_and_leave_the_tolerance(steps_of, growth):
     beyond = first is not None and any(
         o.parts and o.parts.step == first and not o.parts.different for o in of_fields(c)[:1]
     )
-    assert bool(said) == beyond and (not beyond or f"at step {first}, " in said)
+    assert bool(said) == beyond and (not beyond or f"at step {first}: " in said)
 
 
 def test_a_sign_stands_for_the_largest_of_its_steps(steps_of):
@@ -207,7 +207,7 @@ def test_nothing_is_earlier_than_the_first_step(tmp_path: Path):
     found = {o.name: o for o in of_fields(c)}
     assert found["x"].surely and not found["y"].surely and found["y"].open.step == 1
     said = where_they_part(c, of_fields(c))
-    assert "at step 1, x" in said and "before" not in said
+    assert "at step 1: " in said and ", at x," in said and "before" not in said
 
 
 def on_a_terminal(columns: int, *arguments: object) -> list[str]:
