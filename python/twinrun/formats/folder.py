@@ -267,7 +267,9 @@ def list_folder(
             listing.files.append(DataFile(path, relative, BYTES, None, 0, relative))
     _drop_parts(listing)
     _settle_names(listing)
-    listing.files.sort(key=lambda f: (-1 if f.step is None else f.step, f.rank, natural(f.relative)))
+    listing.files.sort(
+        key=lambda f: (-1, f.rank, natural(f.relative)) if f.step is None else (f.step, f.rank, f.relative)
+    )
     return listing
 
 

@@ -118,6 +118,12 @@ def parse_path(path: str) -> Place:
     return Place(step, rank, numbers.name())
 
 
+@functools.cache
+def _hint() -> re.Pattern[str]:
+    """Found in every path that has a number with a point or an exponent, or a date."""
+    return re.compile(r"\d\.\d|\d[eE][-+]?\d|\d-\d{2}-\d")
+
+
 Times = Mapping[str, frozenset[int]]
 """Which numbers are times: by what a file is called besides its numbers, their places among these."""
 
@@ -127,7 +133,7 @@ def times_among(paths: Iterable[str]) -> Times:
     pairs: dict[tuple[str, int], set[tuple[str, str]]] = {}  # numbers before and behind a point
     times: dict[str, set[int]] = {}
     for path in paths:
-        if not any(map(str.isdecimal, path)):
+        if _hint().search(path) is None:  # most files
             continue
         kind = _token().sub("#", path)
         for at, m in enumerate(_token().finditer(path)):
