@@ -103,9 +103,11 @@ def main() -> None:
                     ("numpy: h5py, allclose", lambda a=a, b=b: by_numpy(a, b)),
                     (
                         "twinrun, direct",
-                        lambda a=a, b=b: twinrun.compare(
-                            a, b, atol=ATOL, options=twinrun.CompareOptions(use_metadata=False)
-                        ).same,
+                        lambda a=a, b=b: (
+                            twinrun.compare(
+                                a, b, atol=ATOL, options=twinrun.CompareOptions(use_metadata=False)
+                            ).same
+                        ),
                     ),
                     ("twinrun, metadata", lambda a=a, b=b: twinrun.compare(a, b).same),
                 ]

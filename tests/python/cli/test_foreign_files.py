@@ -128,8 +128,8 @@ VERBS: dict[str, Callable[[Path, Path], Callable[[], object]]] = {
     "keep one": lambda s, to: lambda: capture(to, existing="append", keep_steps=1),
     "record": lambda s, to: lambda: capture(to, record="runs"),
     "local": lambda s, to: lambda: capture(to.parent / "elsewhere-run", local=to, existing="append"),
-    "local, replace": lambda s, to: lambda: capture(
-        to.parent / "elsewhere-run", local=to, existing="replace"
+    "local, replace": lambda s, to: (
+        lambda: capture(to.parent / "elsewhere-run", local=to, existing="replace")
     ),
     "pack": lambda s, to: verb("pack", s / "run", to),
     "pack files": lambda s, to: verb("pack", s / "files", to),
