@@ -20,6 +20,7 @@ _SHUFFLE, _FLETCHER32 = 2, 3
 _CHECKS: dict[int, Callable[[bytes], None]] = {
     307: check_bzip2, 32001: check_blosc, 32004: check_lz4, 32015: check_zstd,
 }  # fmt: skip
+_SUM_BYTES = 4
 _BITSHUFFLE = 32008
 _COMPRESSED_BITSHUFFLE = (2, 3)  # LZ4, Zstandard
 
@@ -35,7 +36,12 @@ class ChunkCheck:
         filters = [plist.get_filter(number) for number in range(plist.get_nfilters())]
         self._filters = [(int(code), tuple(settings)) for code, _, settings, _ in filters]
         others = {code for code, _ in self._filters} - {_SHUFFLE, _FLETCHER32}
-        if not others or others & {_BITSHUFFLE, *_CHECKS}:  # gzip and its like need no look
+        # Of gzip and its like the bytes need no look.
+        self._reads = not others or bool(others & {_BITSHUFFLE, *_CHECKS})
+        self._summed = sum(
+            1 << number for number, (code, _) in enumerate(self._filters) if code == _FLETCHER32
+        )
+        if self._reads or self._summed:
             self._chunks = tuple(plist.get_chunk())
             self._shape = tuple(dataset.shape)
             self._itemsize = dataset.id.get_type().get_size()
@@ -51,6 +57,14 @@ class ChunkCheck:
             found = self._dataset.get_chunk_info_by_coord(corner)
             if found.byte_offset is None or not found.size:
                 continue  # never written: HDF5 gives its fill value
+            if (
+                self._summed & ~found.filter_mask and found.size < _SUM_BYTES
+            ):  # libhdf5 reads what lies before it
+                raise NotWhole(
+                    f"the chunk at {corner}: {found.size} bytes, and its checksum has {_SUM_BYTES}"
+                )
+            if not self._reads:
+                continue
             mask, data = self._dataset.read_direct_chunk(corner)
             try:
                 self._check(corner, mask, data)
@@ -65,7 +79,7 @@ class ChunkCheck:
         applied = [f for number, f in enumerate(self._filters) if not mask >> number & 1]
         while applied and applied[-1][0] in (_FLETCHER32, _SHUFFLE):
             if applied.pop()[0] == _FLETCHER32:  # HDF5 checks the sum of what lies before its 4 bytes
-                data = data[:-4]
+                data = data[:-_SUM_BYTES]
         if not applied:
             if len(data) != plain:
                 raise NotWhole(f"{len(data)} bytes; a chunk has {plain}")

@@ -660,6 +660,28 @@ def filters_that_trust_lengths():
     return made | {"gzip": {"compression": "gzip"}, "shuffle": {"shuffle": True}, "sum": {"fletcher32": True}}
 
 
+@pytest.mark.parametrize("filters", [{"compression": "gzip"}, {"shuffle": True}, {"compression": "lzf"}])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_a_chunk_that_is_shorter_than_its_checksum(tmp_path, filters: dict, size: int) -> None:
+    """libhdf5 ends the process at it."""
+    for name in ("a", "b"):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            x = file.create_dataset("x", data=np.arange(300.0), chunks=(100,), fletcher32=True, **filters)
+            if name == "b":
+                x.id.write_direct_chunk((100,), b"x" * size, 0)
+    for verb in (["compare", tmp_path / "a.h5"], ["index"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "twinrun", *verb, tmp_path / "b.h5"],
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        assert (
+            done.returncode == 2
+            and f"the chunk at (100,): {size} bytes, and its checksum has 4" in done.stderr
+        )
+
+
 def test_cut_and_longer_chunks_give_no_other_numbers(tmp_path):
     pytest.importorskip("hdf5plugin")
     # In a process of its own, in which nobody has imported netCDF4, whose plugins would be taken.
