@@ -19,6 +19,7 @@ from .. import _core
 from ..comparison.matching import fields_named, names, steps_named
 from ..errors import Incomparable, TwinrunError, Unmatched
 from ..formats.element_types import COMPLEX, FLOATING, storage_dtype, widened
+from ..formats.texts import names_to_choose
 from ..marks import TRACE_EVENTS
 from ..runs.fields import FieldRef
 from ..runs.opening import open_subject, without_effect
@@ -442,7 +443,8 @@ def open_members(
             )
 
     def chosen(name: str) -> bool:
-        if fields is not None and not any(fnmatch.fnmatchcase(name, glob) for glob in fields):
+        names = names_to_choose(name)  # a field's mask is chosen with it
+        if fields is not None and not any(fnmatch.fnmatchcase(n, glob) for n in names for glob in fields):
             return False
         return not any(fnmatch.fnmatchcase(name, glob) for glob in leave_out)
 

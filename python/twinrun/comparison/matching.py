@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from ..errors import Incomparable, TwinrunError, Unmatched
 from ..formats.naming import in_natural_order
 from ..formats.texts import MASK, SUFFIX
-from ..runs.fields import FieldRef, check_alike, mask_of_none
+from ..runs.fields import FieldRef, check_alike, mask_of_none, masked_field
 from ..runs.order import in_one_order, in_one_type
 from ..runs.subject import Opened, Place, Subject
 from ..runs.values import are_comparable, by_values, castable
@@ -332,7 +332,7 @@ def match_fields(
 def _add_masks(mine: Mapping[str, FieldRef], theirs: dict[str, FieldRef]) -> None:
     """Gives a field a mask where the other run has one: where all elements have a value, none is stored."""
     for name, mask in mine.items():
-        field = theirs.get(name.removesuffix(MASK)) if name.endswith(MASK) and name not in theirs else None
+        field = masked_field(name, theirs) if name.endswith(MASK) and name not in theirs else None
         if field is not None and field.place is None and mask.place is None:
             made = mask_of_none(mask, field)
             if made is not None:
@@ -341,7 +341,7 @@ def _add_masks(mine: Mapping[str, FieldRef], theirs: dict[str, FieldRef]) -> Non
 
 def _with_mask(ref: FieldRef, fields: Mapping[str, FieldRef]) -> FieldRef:
     """A field that knows where its elements have no value."""
-    mask = fields.get(f"{ref.name}{MASK}")
+    mask = fields.get(f"{ref.name.removesuffix(SUFFIX)}{MASK}", fields.get(f"{ref.name}{MASK}"))
     return ref if mask is None else replace(ref, mask=mask)
 
 

@@ -60,12 +60,16 @@ def never_tolerated(name: str) -> bool:
 
 
 def names_to_choose(name: str) -> list[str]:
-    """The names by which a field can be chosen: its own, and that of the field of which it says something.
+    """The names by which a field can be chosen: its own, and those of the field of which it tells. That
+    of a mask may be digests of texts.
 
-    >>> names_to_choose("T@units"), names_to_choose("a/x@text@mask"), names_to_choose("x@2/y")
-    (['T@units', 'T'], ['a/x@text@mask', 'a/x@text', 'a/x'], ['x@2/y'])
+    >>> names_to_choose("T@units"), names_to_choose("a/x@mask"), names_to_choose("x@2/y")
+    (['T@units', 'T'], ['a/x@mask', 'a/x@text', 'a/x'], ['x@2/y'])
     """
     found = [name]
+    own = name.removesuffix(MASK)
+    if own not in ("", name) and not own.endswith(SUFFIX):
+        found = [name, f"{own}{SUFFIX}"]
     while True:
         owner, mark, label = found[-1].rpartition("@")
         if not (mark and owner and label) or "/" in label:

@@ -24,6 +24,7 @@ from ..formats.element_types import COMPLEX, FLOATING, ITEMSIZE
 from ..formats.files import file_size
 from ..marks import GOLDEN_MANIFEST as MANIFEST
 from ..marks import METADATA_MAGIC
+from .selection import is_chosen
 
 __all__ = [
     "MANIFEST",
@@ -215,7 +216,7 @@ class Manifest:
         """Whether `save` was asked to keep a field of this name."""
         if any(fnmatch.fnmatchcase(name, glob) for glob in self.left_out):
             return False
-        return self.chosen_fields is None or any(fnmatch.fnmatchcase(name, g) for g in self.chosen_fields)
+        return is_chosen(name, self.chosen_fields)
 
     def text(self) -> str:
         """JSON with a line for each field, so that small changes are small in a diff."""

@@ -12,6 +12,7 @@ from ..arguments import tolerance_number, utf8
 from ..errors import TwinrunError, in_short
 from ..formats.element_types import unit_of
 from ..formats.labels import labels_of
+from ..formats.texts import MASK
 from .arrays import ArrayView, DeviceArrayView, bits_of_small, row_major, taken
 from .containers import flattened, named_arrays, state_of
 
@@ -141,6 +142,8 @@ def captured_entries(
                 raise TwinrunError(
                     f"{what} names {name!r}, which is not among the captured fields", where=where
                 )
+    ids = _with_masks(ids, views)
+    _refuse_labels_of_rows(ids, views, where)
     entries: list[_core.CapturedField] = []
     keep: list[object] = []
     for name, v in views.items():
@@ -167,6 +170,29 @@ def captured_entries(
     for number, entry in enumerate(entries):  # labels of units come last
         every.insert(at[number] if number < len(at) else len(every), entry)
     return every, [plain, *keep]
+
+
+def _with_masks(
+    ids: Mapping[str, str], views: Mapping[str, ArrayView | DeviceArrayView]
+) -> Mapping[str, str]:
+    """IDs of fields are those of their masks, too: they have the same rows."""
+    masks = {f"{name}{MASK}": key for name, key in ids.items()}
+    return {**{name: key for name, key in masks.items() if name in views}, **ids}
+
+
+def _refuse_labels_of_rows(
+    ids: Mapping[str, str], views: Mapping[str, ArrayView | DeviceArrayView], where: str | None
+) -> None:
+    """Raises TwinrunError where rows have labels that would stay in the order of memory."""
+    for name in (name for name in ids if views[name].items > 1):
+        for label, v in views.items():
+            of_rows = label.startswith((f"{name}@index", f"{name}@coords"))
+            if of_rows and label not in ids and v.shape[:1] == views[name].shape[:1]:
+                raise TwinrunError(
+                    f"rows of {name!r} are stored by their IDs, and its label {label!r} is not",
+                    where=where,
+                    fix=f"capture the values alone (.values), or give ids for {label!r} as well",
+                )
 
 
 def _labels(

@@ -15,6 +15,7 @@ from ..formats.element_types import COMPLEX, ITEMSIZE, storage_dtype
 from ..formats.facts import SUMMARY
 from ..formats.labels import labels_of, labels_told
 from ..formats.model import label_field, summary_fields
+from ..formats.texts import MASK, SUFFIX
 from .arrays import ArrayView, DeviceArrayView, view
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ __all__ = [
     "decoded_source",
     "label_refs",
     "mask_of_none",
+    "masked_field",
     "places_of",
     "refs_of_fields",
     "refs_of_metadata",
@@ -237,6 +239,12 @@ class FieldLayout(Protocol):
 def shape_text(field: FieldLayout) -> str:
     """The shape of a field for people."""
     return "null (no elements)" if getattr(field, "null", False) else str(list(field.user_shape))
+
+
+def masked_field(name: str, fields: Mapping[str, FieldRef]) -> FieldRef | None:
+    """The field whose elements a mask is of: that of its own name, or of digests of texts."""
+    own = name.removesuffix(MASK)
+    return fields.get(own, fields.get(f"{own}{SUFFIX}"))
 
 
 def mask_of_none(mask: FieldRef, field: FieldRef) -> FieldRef | None:

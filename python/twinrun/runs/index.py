@@ -26,6 +26,7 @@ from ..formats.element_types import FLOATING
 from ..formats.folder import is_data_set, is_history, list_folder, told_format
 from ..formats.labels import labels_of
 from ..formats.model import summary_fields
+from ..formats.texts import names_to_choose
 from ..urls import foreign_scheme, is_url
 from .fields import MOST_UNIFORM, FieldRef, label_refs, refs_of_fields
 from .metadata import check_replaceable, metadata_path, status_code, untouched
@@ -244,7 +245,9 @@ def index_content(
 ) -> IndexFacts:
     """Indexes one opened file. Parameters and errors are those of `index`."""
     globs = None if fields is None else Globs(fields)
-    chosen = {name: f for name, f in content.fields.items() if globs is None or globs.match(name)}
+    chosen = {
+        n: f for n, f in content.fields.items() if globs is None or any(map(globs.match, names_to_choose(n)))
+    }
     if not chosen:
         raise Incomparable("no field to index", where=content.path, fix="check the file and --field")
     for f in chosen.values():

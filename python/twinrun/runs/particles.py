@@ -11,7 +11,7 @@ from .. import _core
 from ..errors import Incomparable
 from ..formats.element_types import INTEGERS, storage_dtype
 from ..formats.texts import MASK
-from .fields import FieldRef, mask_of_none
+from .fields import FieldRef, mask_of_none, masked_field
 
 if TYPE_CHECKING:
     import numpy as np
@@ -92,7 +92,7 @@ def _complete_masks(parts: Sequence[tuple[int, FieldRef, dict[str, FieldRef]]]) 
     masks = {name: ref for _, _, own in parts for name, ref in own.items() if name.endswith(MASK)}
     for _, _, own in parts:
         for name, mask in masks.items():
-            field = own.get(name.removesuffix(MASK))
+            field = masked_field(name, own)
             if name not in own and field is not None:
                 made = mask_of_none(mask, field)
                 if made is not None:

@@ -26,6 +26,7 @@ from ..arguments import (
 from ..errors import Incomparable, TwinrunError
 from ..formats.element_types import FLOATING
 from ..formats.labels import labels_told
+from ..formats.texts import names_to_choose
 from ..marks import METADATA_SUFFIX
 from ..words import counted
 from .containers import flattened, state_of
@@ -469,7 +470,7 @@ class Sketch:
         if globs is None:
             return [*self._fields]
         chosen = Globs(globs)
-        return [n for n in self._fields if chosen.match(n)]
+        return [n for n in self._fields if any(map(chosen.match, names_to_choose(n)))]
 
     def _check_field(self, name: str, other: Sketch) -> None:
         a, b = self._facts(name), other._facts(name)

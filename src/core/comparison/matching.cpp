@@ -143,13 +143,15 @@ FieldMatches match_fields(const ComparedRun& a, const ComparedRun& b, const Open
     const ByName of_b = by_name(in_b);
     // Elements without a value hold some number: against a field that has all values they say
     // nothing.
-    std::set<std::string_view> masked;
+    std::set<std::string> masked;
     const auto alone = [&](const ComparedRun& here, const OpenPlace& mine, const ComparedRun& there,
                            const ByName& theirs) {
         std::vector<std::string> names;
         for (const RunField& field : mine.fields) {
             if (theirs.contains(field.name)) continue;
-            const std::string_view of = masked_name(field.name);
+            std::string of(masked_name(field.name));
+            // Texts have digests.
+            if (!of.empty() && !theirs.contains(of)) of += kTextLabel;
             if (of.empty() || !theirs.contains(of)) {
                 names.push_back(in_quotes(field.name));
                 continue;

@@ -308,3 +308,38 @@ def test_a_history_of_times_and_arrays_of_them(tmp_path: Path) -> None:
         run.restore(1, {"t": numbers})
         assert numbers.tolist() == [1, 2]
     assert list(twinrun.Run(tmp_path / "h", existing="append").load(1, ["t"])) == ["t"]
+
+
+@pytest.mark.parametrize("keep_data", [True, False])
+def test_masks_are_stored_by_id_with_their_fields(tmp_path, keep_data: bool) -> None:
+    def captured(name: str, x: np.ma.MaskedArray, ids: list[int]) -> str:
+        with twinrun.Run(tmp_path / name, keep_data=keep_data) as run:
+            run.capture(0, {"x": x, "id": np.array(ids)}, ids={"x": "id"})
+        return str(tmp_path / name)
+
+    masked = np.ma.masked_array
+    a = captured("a", masked([30.0, 10, 20, 0], [True, False, False, False]), [3, 1, 2, 0])
+    b = captured("b", masked([0.0, 10, 20, 99], [False, False, False, True]), [0, 1, 2, 3])
+    other = captured("other", masked([99.0, 10, 20, 0], [True, False, False, False]), [0, 1, 2, 3])
+    assert twinrun.compare(a, b).same
+    assert twinrun.compare(a, other).verdict == "different"
+    if keep_data:
+        assert twinrun.compare(a, b, key="id").same
+        assert twinrun.compare(a, other, key="id").verdict == "different"
+        with twinrun.Run(a, existing="append") as run:
+            x, ids = np.ma.zeros(4), np.zeros(4, int)
+            run.restore(0, {"x": x, "id": ids})
+        assert ids.tolist() == [0, 1, 2, 3] and x.tolist() == [0.0, 10.0, 20.0, None]
+
+
+def test_labels_of_rows_do_not_stay_in_another_order(tmp_path) -> None:
+    pandas = pytest.importorskip("pandas")
+    rows, ids = pandas.Series([5.0, 6, 7], index=[9, 8, 7]), np.array([2, 1, 0])
+    with twinrun.Run(tmp_path / "a") as run:
+        with pytest.raises(
+            twinrun.TwinrunError, match=r"its label 'x@index' is not; capture the values alone"
+        ):
+            run.capture(0, {"x": rows, "id": ids}, ids={"x": "id"})
+        run.capture(0, {"x": rows, "id": ids}, ids={"x": "id", "x@index": "id"})
+        assert run.load(0)["x@index"].tolist() == [7, 8, 9] and run.load(0)["x"].tolist() == [7.0, 6.0, 5.0]
+        run.capture(1, {"x": rows.to_numpy(), "id": ids}, ids={"x": "id"})

@@ -382,6 +382,17 @@ def test_values_that_one_run_lacks(tmp_path: Path) -> None:
             assert twinrun.compare(a, b).verdict == "different"
 
 
+def test_texts_that_one_run_lacks(tmp_path: Path) -> None:
+    words = np.array(["u", "", "w"])
+    for name, x in (("a", words), ("b", np.ma.masked_array(words, [False, True, False]))):
+        run_of_ranks(tmp_path / name, [{1: {"x": x, "y": np.zeros(3)}}])
+    for pair in (("a", "b"), ("b", "a")):
+        a, b = (tmp_path / name for name in pair)
+        for common in (False, True):
+            assert check_equal(a, b, common=common) == "incomparable"
+            assert twinrun.compare(a, b, common=common).verdict == "different"
+
+
 def test_data_that_was_touched_is_read(tmp_path: Path) -> None:
     run_of_ranks(tmp_path / "a", [{1: {"x": np.arange(5000.0)}}])
     run_of_ranks(tmp_path / "b", [{1: {"x": np.arange(5000.0)}}])

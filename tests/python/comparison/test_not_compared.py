@@ -396,6 +396,39 @@ def test_where_one_run_has_no_value_no_distance_is_told(tmp_path: Path, kept: bo
             assert told["x"].max_abs_diff is None and told["x"].first_abs_diff is None
 
 
+@pytest.mark.parametrize("dtype", ["U1", "S1", object])
+@pytest.mark.parametrize(
+    "options", [{}, {"common": True}, {"partial": True}, {"fields": "x"}, {"fields": "x@text"}]
+)
+def test_a_text_that_one_run_lacks_is_no_empty_text(dtype: object, options: dict) -> None:
+    a = {"x": np.ma.masked_array(np.array(["u", "v"], dtype), [True, False]), "y": np.ones(2)}
+    for words in (["", "v"], ["u", "v"]):
+        b = {"x": np.array(words, dtype), "y": np.ones(2)}
+        for one, other in ((a, b), (b, a)):
+            assert twinrun.compare(one, other, **options).verdict == "different"
+    assert twinrun.compare(a, a, **options).same
+
+
+def test_choosing_a_field_chooses_where_it_has_values(tmp_path: Path) -> None:
+    """In metadata, golden files, sketches and distributions, too: what stands in the place of a value is 0."""
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    for name, x in (("zero", [0.0, 1, 2]), ("lacks", [None, 1.0, 2.0])):
+        pq.write_table(pa.table({"x": pa.array(x, pa.float64())}), tmp_path / f"{name}.parquet")
+    zero, lacks = (tmp_path / f"{name}.parquet" for name in ("zero", "lacks"))
+    for one, other in ((zero, lacks), (lacks, zero)):
+        assert twinrun.compare(one, other, fields="x").verdict == "different"
+        golden = tmp_path / f"golden-{one.stem}"
+        twinrun.golden.save(one, golden, fields="x")
+        assert not twinrun.golden.check(golden, other).same
+        assert twinrun.golden.check(golden, one).same
+    for side in (zero, lacks):
+        twinrun.index(side, fields="x")
+    assert twinrun.compare(f"{zero}.twm", f"{lacks}.twm", fields="x").verdict == "different"
+    masked = np.ma.masked_array([5.0, 1, 2], [True, False, False])
+    with pytest.raises(twinrun.Incomparable, match="x@mask"):
+        twinrun.sketch({"x": masked}).compare(twinrun.sketch({"x": np.array([0.0, 1, 2])}), fields="x")
+
+
 @pytest.mark.parametrize("kind", ["history", "folder"])
 def test_a_name_that_no_run_has_is_said(tmp_path: Path, kind: str) -> None:
     """y is only at steps 0 and 2, in both runs."""
