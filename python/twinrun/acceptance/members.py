@@ -443,8 +443,8 @@ def open_members(
             )
 
     def chosen(name: str) -> bool:
-        names = names_to_choose(name)  # a field's mask is chosen with it
-        if fields is not None and not any(fnmatch.fnmatchcase(n, glob) for n in names for glob in fields):
+        asked = names_to_choose(name)  # a field's mask is chosen with it
+        if fields is not None and not any(fnmatch.fnmatchcase(n, glob) for n in asked for glob in fields):
             return False
         return not any(fnmatch.fnmatchcase(name, glob) for glob in leave_out)
 

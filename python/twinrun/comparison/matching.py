@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from ..errors import Incomparable, TwinrunError, Unmatched
 from ..formats.naming import in_natural_order
 from ..formats.texts import MASK, SUFFIX
-from ..runs.fields import FieldRef, check_alike, mask_of_none, masked_field
+from ..runs.fields import FieldRef, check_alike, lacks_any, mask_of_none, masked_field
 from ..runs.order import in_one_order, in_one_type
 from ..runs.subject import Opened, Place, Subject
 from ..runs.values import are_comparable, by_values, castable
@@ -299,7 +299,17 @@ def match_fields(
         missing = [n for n in mine if n not in theirs]
         elsewhere += [n for n in missing if mine[n].place is not None]
         missing = [n for n in missing if mine[n].place is None]
-        as_text = [n for n in missing if f"{n}{SUFFIX}" in theirs]
+        masks = [n for n in missing if n.endswith(MASK) and masked_field(n, theirs) is not None]
+        if masks:
+            problems.append(
+                Incomparable(
+                    f"{at}{fields_named(masks)}: only in {here}, and no value is known to lack by it",
+                    where=there,
+                    fix="keep the data, or leave the field and its mask out",
+                )
+            )
+        missing = [n for n in missing if n not in masks]
+        as_text = [n for n in missing if f"{n}{SUFFIX}" in theirs and f"{n}{SUFFIX}" not in mine]
         if as_text:
             problems.append(
                 Unmatched(
@@ -308,8 +318,16 @@ def match_fields(
                     fix="store numbers in both, or text in both",
                 )
             )
-        texts = [n for n in missing if n.endswith(SUFFIX) and n.removesuffix(SUFFIX) in theirs]
-        missing = [n for n in missing if n not in as_text and n not in texts]
+        # What the other run has as numbers alone is told when its turn comes.
+        told = [
+            n
+            for n in missing
+            if n.endswith(SUFFIX)
+            and (numbers := n.removesuffix(SUFFIX)) in theirs
+            and numbers not in mine
+            and theirs[numbers].place is None
+        ]
+        missing = [n for n in missing if n not in as_text and n not in told]
         if missing:
             missing = _unknown(missing, in_b if mine is chosen_a else in_a, chosen)
         if missing:
@@ -330,10 +348,12 @@ def match_fields(
 
 
 def _add_masks(mine: Mapping[str, FieldRef], theirs: dict[str, FieldRef]) -> None:
-    """Gives a field a mask where the other run has one: where all elements have a value, none is stored."""
+    """Gives a field a mask where the other run has one by which values lack: where none lacks, none is
+    stored. A mask by which none lacks is a field like any other, which a run has or has not.
+    """
     for name, mask in mine.items():
         field = masked_field(name, theirs) if name.endswith(MASK) and name not in theirs else None
-        if field is not None and field.place is None and mask.place is None:
+        if field is not None and field.place is None and mask.place is None and lacks_any(mask):
             made = mask_of_none(mask, field)
             if made is not None:
                 theirs[name] = made

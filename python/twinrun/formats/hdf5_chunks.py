@@ -57,9 +57,8 @@ class ChunkCheck:
             found = self._dataset.get_chunk_info_by_coord(corner)
             if found.byte_offset is None or not found.size:
                 continue  # never written: HDF5 gives its fill value
-            if (
-                self._summed & ~found.filter_mask and found.size < _SUM_BYTES
-            ):  # libhdf5 reads what lies before it
+            # libhdf5 would read what lies before such a chunk.
+            if self._summed & ~found.filter_mask and found.size < _SUM_BYTES:
                 raise NotWhole(
                     f"the chunk at {corner}: {found.size} bytes, and its checksum has {_SUM_BYTES}"
                 )

@@ -28,9 +28,9 @@ place:
     out_t2.0e-03.npz           no step, rank 0, out_t2.0e-03
     wrfout_2020-01-03_12:00    no step, rank 0, wrfout_2020-01-03_12:00
 
-`snap_010.3.hdf5` may be either. It is a step and a rank if the numbers behind the point are all from 0 on, in
-all files that are called like this one, or if the number before it begins with 0. Beside times, whole numbers
-(`0/`, `0.5/`, `1/`) are times, too.
+`snap_010.3.hdf5` may be either. It is a step and a rank if the number before the point begins with 0. So it
+is if the numbers behind it are all from 0 on, in all files that are called like this one, and are no tenths.
+Beside times, whole numbers (`0/`, `0.5/`, `1/`) are times, too.
 """
 
 from __future__ import annotations

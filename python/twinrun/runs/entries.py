@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from ..arguments import tolerance_number, utf8
 from ..errors import TwinrunError, in_short
 from ..formats.element_types import unit_of
 from ..formats.labels import labels_of
-from ..formats.texts import MASK
+from ..formats.texts import MASK, SUFFIX
 from .arrays import ArrayView, DeviceArrayView, bits_of_small, row_major, taken
 from .containers import flattened, named_arrays, state_of
 
@@ -183,16 +184,25 @@ def _with_masks(
 def _refuse_labels_of_rows(
     ids: Mapping[str, str], views: Mapping[str, ArrayView | DeviceArrayView], where: str | None
 ) -> None:
-    """Raises TwinrunError where rows have labels that would stay in the order of memory."""
-    for name in (name for name in ids if views[name].items > 1):
-        for label, v in views.items():
-            of_rows = label.startswith((f"{name}@index", f"{name}@coords"))
-            if of_rows and label not in ids and v.shape[:1] == views[name].shape[:1]:
+    """Raises TwinrunError where rows have labels that would stay in the order of memory: an index,
+    coordinates. Those of a table are labels of its columns.
+    """
+    for label, v in views.items():
+        found = _OF_ROWS.match(label)
+        if found is None or label in ids or label.endswith(_OF_LABELS):
+            continue
+        for name in ids:
+            of_it = name == found[1] or name.startswith(f"{found[1]}.")
+            if of_it and v.shape[:1] == views[name].shape[:1] != (1,):
                 raise TwinrunError(
-                    f"rows of {name!r} are stored by their IDs, and its label {label!r} is not",
+                    f"rows of {name!r} are stored by their IDs, and the label {label!r} is not",
                     where=where,
                     fix=f"capture the values alone (.values), or give ids for {label!r} as well",
                 )
+
+
+_OF_ROWS = re.compile(r"(.+?)@(?:index|coords)(?=[@.]|$)")
+_OF_LABELS = tuple(f".{what}{SUFFIX}" for what in ("names", "type", "freq"))
 
 
 def _labels(

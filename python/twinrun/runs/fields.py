@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from .. import _core
-from ..errors import DamagedFile, Incomparable, Stale
+from ..errors import DamagedFile, Incomparable, Stale, TwinrunError
 from ..formats import Field, FileContent
 from ..formats.element_types import COMPLEX, ITEMSIZE, storage_dtype
 from ..formats.facts import SUMMARY
@@ -30,6 +30,7 @@ __all__ = [
     "check_alike",
     "decoded_source",
     "label_refs",
+    "lacks_any",
     "mask_of_none",
     "masked_field",
     "places_of",
@@ -245,6 +246,23 @@ def masked_field(name: str, fields: Mapping[str, FieldRef]) -> FieldRef | None:
     """The field whose elements a mask is of: that of its own name, or of digests of texts."""
     own = name.removesuffix(MASK)
     return fields.get(own, fields.get(f"{own}{SUFFIX}"))
+
+
+def lacks_any(mask: FieldRef) -> bool:
+    """Whether an element lacks a value by this mask. False where only digests are there: nothing is known."""
+    if mask.dtype != "bool":
+        return False
+    source = mask.source()
+    if source is None:
+        return False
+    step = 1 << 22
+    try:
+        return any(
+            _core.read_source(source, first, min(step, mask.items - first)).any()
+            for first in range(0, mask.items, step)
+        )
+    except TwinrunError:  # whoever compares it says what is wrong
+        return True
 
 
 def mask_of_none(mask: FieldRef, field: FieldRef) -> FieldRef | None:

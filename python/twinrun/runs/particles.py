@@ -11,7 +11,7 @@ from .. import _core
 from ..errors import Incomparable
 from ..formats.element_types import INTEGERS, storage_dtype
 from ..formats.texts import MASK
-from .fields import FieldRef, mask_of_none, masked_field
+from .fields import FieldRef, lacks_any, mask_of_none, masked_field
 
 if TYPE_CHECKING:
     import numpy as np
@@ -81,22 +81,28 @@ def find_particles(
                 kind = found.setdefault(name, Particles(name))
                 (kind.parts_a if at == 0 else kind.parts_b).append((rank, ids, own))
     for kind in found.values():
-        _complete_masks([*kind.parts_a, *kind.parts_b])
+        _complete_masks(kind)
     return found
 
 
-def _complete_masks(parts: Sequence[tuple[int, FieldRef, dict[str, FieldRef]]]) -> None:
-    """Gives a field a mask in each part where another rank, or the other run, has one: where all elements
-    have a value, none is stored.
+def _complete_masks(kind: Particles) -> None:
+    """Gives a field a mask in each part where another rank of its run has one, or where values lack by one of
+    the other run: where all elements have a value, none is stored.
     """
-    masks = {name: ref for _, _, own in parts for name, ref in own.items() if name.endswith(MASK)}
-    for _, _, own in parts:
-        for name, mask in masks.items():
-            field = masked_field(name, own)
-            if name not in own and field is not None:
-                made = mask_of_none(mask, field)
-                if made is not None:
-                    own[name] = made
+    sides = kind.parts_a, kind.parts_b
+    of_sides = [
+        [(n, ref) for _, _, own in parts for n, ref in own.items() if n.endswith(MASK)] for parts in sides
+    ]
+    for parts, ours, others in zip(sides, of_sides, of_sides[::-1], strict=True):
+        masks = dict(ours)
+        masks |= {name: ref for name, ref in others if name not in masks and lacks_any(ref)}
+        for _, _, own in parts:
+            for name, mask in masks.items():
+                field = masked_field(name, own)
+                if name not in own and field is not None:
+                    made = mask_of_none(mask, field)
+                    if made is not None:
+                        own[name] = made
 
 
 def without_ids(

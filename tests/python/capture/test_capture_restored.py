@@ -337,7 +337,7 @@ def test_labels_of_rows_do_not_stay_in_another_order(tmp_path) -> None:
     rows, ids = pandas.Series([5.0, 6, 7], index=[9, 8, 7]), np.array([2, 1, 0])
     with twinrun.Run(tmp_path / "a") as run:
         with pytest.raises(
-            twinrun.TwinrunError, match=r"its label 'x@index' is not; capture the values alone"
+            twinrun.TwinrunError, match=r"the label 'x@index' is not; capture the values alone"
         ):
             run.capture(0, {"x": rows, "id": ids}, ids={"x": "id"})
         run.capture(0, {"x": rows, "id": ids}, ids={"x": "id", "x@index": "id"})

@@ -385,15 +385,18 @@ def test_where_one_run_has_no_value_no_distance_is_told(tmp_path: Path, kept: bo
             run.capture(1, {"x": np.ma.masked_array(values, mask) if name == "a" else np.array(values)})
         sides.append(tmp_path / name)
     for one, other in (sides, sides[::-1]):
+        if not kept:  # digests do not say which values lack, nor that any does
+            with pytest.raises(
+                twinrun.Incomparable, match="'x@mask': only in .*, and no value is known to lack"
+            ):
+                twinrun.compare(one, other)
+            continue
         found = twinrun.compare(one, other, partial=True)
-        # Of 1e9 a tolerance leaves no digest that could tell.
-        assert found.verdict == ("different" if kept or not atol else "incomparable")
+        assert found.verdict == "different"
         told = {f.field: f for f in found.fields}
-        assert told["x@mask"].different
-        if kept:
-            assert told["x@mask"].different == 2
-            assert (told["x"].different, told["x"].kind) == (1 if atol else 3, "value")
-            assert told["x"].max_abs_diff is None and told["x"].first_abs_diff is None
+        assert told["x@mask"].different == 2
+        assert (told["x"].different, told["x"].kind) == (1 if atol else 3, "value")
+        assert told["x"].max_abs_diff is None and told["x"].first_abs_diff is None
 
 
 @pytest.mark.parametrize("dtype", ["U1", "S1", object])
@@ -407,6 +410,30 @@ def test_a_text_that_one_run_lacks_is_no_empty_text(dtype: object, options: dict
         for one, other in ((a, b), (b, a)):
             assert twinrun.compare(one, other, **options).verdict == "different"
     assert twinrun.compare(a, a, **options).same
+
+
+@pytest.mark.parametrize("options", [{}, {"common": True}, {"key": "id"}])
+def test_a_mask_by_which_nothing_lacks_is_a_field_like_any_other(tmp_path: Path, options: dict) -> None:
+    """A run that has such a data set and one that has none are not the same. Nor are those with other texts."""
+    base = {"id": np.arange(3), "x": np.arange(3.0)}
+    for name, more in (
+        ("plain", {}),
+        ("mask", {"x@mask": np.zeros(3, bool)}),
+        ("numbers", {"x@mask": np.ones(3)}),
+        ("text", {"x@text": np.zeros(3)}),
+    ):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            for field, values in (base | more).items():
+                file[field] = values
+    for name in ("mask", "numbers", "text"):
+        for pair in ((name, "plain"), ("plain", name)):
+            a, b = (tmp_path / f"{one}.h5" for one in pair)
+            if name == "text" and options.get("common"):
+                assert twinrun.compare(a, b, **options).notes  # what the caller asked for
+                continue
+            found = twinrun.compare(a, b, partial=True, **options)
+            assert found.verdict == "incomparable", (name, pair)
+            assert any(f"x@{'text' if name == 'text' else 'mask'}" in str(p) for p in found.problems)
 
 
 def test_choosing_a_field_chooses_where_it_has_values(tmp_path: Path) -> None:
