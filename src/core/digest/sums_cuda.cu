@@ -378,6 +378,12 @@ class Adder {
         if (i < n) take_batch<kSmallBatch, false>(data, position, i, n);
     }
 
+    // Of the scalar `at` of n, which begin at this position of the block. 0 where nothing is.
+    template <bool Full>
+    __device__ uint2 coefficient_of(unsigned position, unsigned at, unsigned n) const {
+        return Full || at < n ? coefficients_[position + at] : uint2{0, 0};
+    }
+
     template <int Batch, bool Full>
     __device__ void take_batch(const std::byte* data, unsigned position, unsigned i, unsigned n) {
         std::uint64_t v[Batch];
@@ -433,9 +439,7 @@ class Adder {
 #pragma unroll
         for (int k = 0; k < Batch; ++k) {
             const unsigned at = i + static_cast<unsigned>(k) * lanes_;
-            // Where nothing is the coefficient is 0.
-            const uint2 r = Full || at < n ? coefficients_[position + at] : uint2{0, 0};
-            products_.add(r, v[k], low_mask_);
+            products_.add(coefficient_of<Full>(position, at, n), v[k], low_mask_);
         }
         added_ += Batch;
     }
@@ -454,8 +458,7 @@ class Adder {
 #pragma unroll
         for (int k = 0; k < Batch; ++k) {
             const unsigned at = i + static_cast<unsigned>(k) * lanes_;
-            const uint2 r = Full || at < n ? coefficients_[position + at] : uint2{0, 0};
-            products_.add_small(r, v[k], low_mask_);
+            products_.add_small(coefficient_of<Full>(position, at, n), v[k], low_mask_);
         }
         added_ += Batch;
         return true;
@@ -490,8 +493,7 @@ class Adder {
 #pragma unroll
         for (int k = 0; k < Batch; ++k) {
             const unsigned at = i + static_cast<unsigned>(k) * lanes_;
-            const uint2 r = Full || at < n ? coefficients_[position + at] : uint2{0, 0};
-            products_.add_short(r, q[k], low_mask_);
+            products_.add_short(coefficient_of<Full>(position, at, n), q[k], low_mask_);
         }
         added_ += Batch;
     }
